@@ -1,0 +1,19 @@
+"""One process of a node at a time."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `file` (made if need be) for the block; it falls with the process, however that ends.
+
+    Raises OSError if the file cannot be made.
+    """
+    with open(file, "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,1 @@
+"""The driver side: starts Ray, builds the TorchTrainer, follows the run and explains its end."""

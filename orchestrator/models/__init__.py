@@ -1,0 +1,1 @@
+"""The networks, and the weights they begin with."""

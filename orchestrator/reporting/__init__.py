@@ -1,0 +1,1 @@
+"""What a run leaves on disk and shows on a terminal. Imports neither torch nor Ray."""

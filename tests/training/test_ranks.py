@@ -1,0 +1,149 @@
+"""`fit` on several ranks: the same samples, the same evaluation, the same weights on every rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from orchestrator.data.dataset import prepare_dataset
+
+from orchestrator.config.options import TrainConfig
+from orchestrator.training.session import LocalSession
+from tests.toy import write_idx_folder
+from tests.training.fitting import fit_here, run_ranks
+from tests.training.test_loop import LINEAR, config_for
+
+
+def fit_on(world_size: int, config: TrainConfig, tmp_path: Path, name: str) -> list[Any]:
+    prepare_dataset(config)
+    return run_ranks(world_size, lambda: fit_here(config), tmp_path / f"rendezvous-{name}")
+
+
+@pytest.fixture
+def ragged_folder(tmp_path: Path) -> Path:
+    """107 training images: with a batch of 24 the last step has 11; and a prime number of validation images."""
+    return write_idx_folder(tmp_path / "ragged", num_train=107, num_validation=101, size=8)
+
+
+def test_workers_change_neither_counts_nor_the_mathematics(ragged_folder: Path, tmp_path: Path) -> None:
+    # Micro-batches of 6: the last step has 2 of them, fewer than there are ranks.
+    config = config_for(
+        ragged_folder, model=LINEAR, batch_size=24, micro_batch_size=6, optimizer="sgd", lr=0.05, log_every=1,
+        evaluation_batch_size=32, augment="basic",
+    )  # fmt: skip
+    alone = fit_here(config)
+    for world_size in (2, 3, 4):
+        ranks = fit_on(world_size, config, tmp_path, str(world_size))
+        assert len({r.final["weights_sha256"] for r in ranks}) == 1
+        for mine, theirs in zip(alone.of("epoch"), ranks[0].of("epoch"), strict=True):
+            assert theirs["validation/accuracy"] == mine["validation/accuracy"]
+            assert theirs["validation/samples"] == 101
+            assert theirs["train/accuracy"] == mine["train/accuracy"]
+            assert theirs["train/loss"] == pytest.approx(mine["train/loss"], rel=1e-5)
+        assert ranks[0].final["samples_seen"] == alone.final["samples_seen"] == 2 * 107
+
+
+def test_evaluation_is_exactly_the_same_for_every_number_of_ranks(ragged_folder: Path, tmp_path: Path) -> None:
+    # A learning rate too small to move a weight leaves the same model to evaluate everywhere.
+    config = config_for(ragged_folder, batch_size=24, micro_batch_size=6, lr=1e-30, evaluation_batch_size=8, epochs=1)
+    alone = fit_here(config).of("epoch")[0]
+    for world_size in (2, 3, 4):
+        event = fit_on(world_size, config, tmp_path, str(world_size))[0].of("epoch")[0]
+        assert event["validation/loss"] == alone["validation/loss"]
+        assert event["validation/accuracy"] == alone["validation/accuracy"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_every_rank_ends_with_the_same_weights_and_statistics(
+    ragged_folder: Path, tmp_path: Path, precision: str
+) -> None:
+    config = config_for(
+        ragged_folder,
+        model="cnn-bn",
+        batch_size=24,
+        micro_batch_size=6,
+        epochs=1,
+        precision=precision,
+        max_grad_norm=1.0,
+    )
+    ranks = fit_on(3, config, tmp_path, precision)
+    assert len({r.final["weights_sha256"] for r in ranks}) == 1
+    alone = fit_here(config)
+    assert ranks[0].final["validation_loss"] == pytest.approx(alone.final["validation_loss"], rel=0.05)
+
+
+class _OneRankAsks(LocalSession):
+    def stop_requested(self) -> bool:
+        return self.rank == 1 and any(True for _ in self.seen)
+
+    def __init__(self, checkpoints: Path) -> None:
+        super().__init__(checkpoints=checkpoints)
+        self.seen = self.emitted if self.rank == 0 else [None]
+
+
+def test_all_ranks_stop_at_the_same_step_when_one_is_asked(ragged_folder: Path, tmp_path: Path) -> None:
+    config = config_for(ragged_folder, batch_size=24, micro_batch_size=6)
+    prepare_dataset(config)
+    ranks = run_ranks(2, lambda: fit_here(config, _OneRankAsks(tmp_path / "checkpoints")), tmp_path / "rendezvous-stop")
+    assert [r.final["stopped"] for r in ranks] == [True, True]
+    assert len({r.final["steps"] for r in ranks}) == 1
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_00000001"]
+
+
+def test_a_nan_on_one_rank_ends_all_of_them_alike(ragged_folder: Path, tmp_path: Path) -> None:
+    config = config_for(ragged_folder, batch_size=24, micro_batch_size=6, lr=1e30, optimizer="sgd", log_every=1)
+    prepare_dataset(config)
+
+    def body() -> str:
+        try:
+            fit_here(config)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "finished"
+
+    said = run_ranks(2, body, tmp_path / "rendezvous-nan")
+    assert said[0] == said[1]
+    assert said[0].startswith("NonFiniteError")
+
+
+def test_batch_norm_statistics_are_averaged_over_micro_batches(tmp_path: Path) -> None:
+    """Values {1,3} on one rank and {101,103} on the other, momentum 0.1: 0.1 * mean(2, 102) = 5.2 everywhere."""
+    from orchestrator.training.buffers import StepBuffers
+
+    def body() -> tuple[float, int]:
+        rank = dist.get_rank()
+        norm = torch.nn.BatchNorm1d(1)
+        buffers = StepBuffers(norm, world_size=2)
+        buffers.begin_step()
+        buffers.before_micro_batch()
+        norm(torch.tensor([[1.0], [3.0]]) + 100 * rank)
+        buffers.after_micro_batch(rank)
+        buffers.end_step(micro_batch_count=2)
+        return float(norm.running_mean[0]), int(norm.num_batches_tracked)
+
+    assert run_ranks(2, body, tmp_path / "rendezvous-bn") == [(pytest.approx(5.2), 1)] * 2
+
+
+def test_five_samples_on_two_ranks_weigh_the_same(tmp_path: Path) -> None:
+    """Rank 0 has 3 and rank 1 has 2 of them: the gradient is the mean over the 5, not the mean of two means."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from orchestrator.config.batch import BatchPlan
+    from orchestrator.training.order import MicroBatch, steps_of_epoch
+    from orchestrator.training.reduction import GradientReduction
+
+    def body() -> float:
+        model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+        reduction = GradientReduction(model, world_size=2)
+        (step,) = steps_of_epoch(BatchPlan(5, 3), torch.arange(5), rank=dist.get_rank(), world_size=2)
+
+        def forward_backward(micro: MicroBatch) -> None:
+            (model(micro.ids.float().view(-1, 1) + 1).sum() / step.samples).backward()
+
+        reduction.run(step, forward_backward)
+        return float(model.module.weight.grad)
+
+    assert run_ranks(2, body, tmp_path / "rendezvous-five") == [3.0, 3.0]
