@@ -10,7 +10,6 @@ import pytest
 
 from tests.toy import write_idx_folder
 
-
 # Ray reads its token when it is imported, which the collection of any test file may do: it has to be here by then.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", "a-token-for-tests-only-0123456789abcdef")

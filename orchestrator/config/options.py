@@ -155,7 +155,7 @@ class OptimizationOptions(Options):
     """Optimisation: how a gradient becomes a step."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="Norms and biases get no weight decay.")
-    lr: Real = Field(1e-3, gt=0, description="Learning rate at its highest.")
+    lr: Real = Field(3e-3, gt=0, description="Learning rate at its highest.")
     weight_decay: Real = Field(0.0, ge=0, description="Weight decay; decoupled in adamw.")
     momentum: Real = Field(0.9, ge=0, lt=1, description="Momentum of sgd.")
     scheduler: Literal["constant", "cosine", "onecycle", "step"] = Field(

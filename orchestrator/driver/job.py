@@ -22,6 +22,7 @@ from orchestrator.reporting.closing import State, print_failure
 from orchestrator.reporting.consoles import open_consoles
 from orchestrator.reporting.display import Progress
 from orchestrator.reporting.environment import driver_environment
+from orchestrator.reporting.names import check_name_is_free
 from orchestrator.reporting.progress import build_progress
 from orchestrator.reporting.reporter import RunReporter
 from orchestrator.reporting.run_folder import TENSORBOARD, RunFolder
@@ -99,6 +100,7 @@ def _train(config: TrainConfig, arguments: Sequence[str], progress: Progress, si
     from orchestrator.driver.preflight import check_run
     from orchestrator.driver.resume import find_resumption
 
+    check_name_is_free(config.output_dir, run_name, resume=config.resume == "auto")
     if cluster_address(config) is None:
         check_local_fit(config)
     resumption = find_resumption(config, run_name)

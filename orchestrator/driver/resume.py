@@ -16,7 +16,7 @@ from orchestrator.config.options import TrainConfig
 from orchestrator.config.paths import is_uri
 from orchestrator.driver.checkpoints import CheckpointStore, read_bytes
 from orchestrator.errors import CheckpointError, ConfigError
-from orchestrator.reporting.run_folder import CHECKPOINTS, CONFIG, STATUS
+from orchestrator.reporting.run_folder import CHECKPOINTS, CONFIG, METRICS, STATUS
 from orchestrator.reporting.storage import join_uri
 
 
@@ -42,7 +42,8 @@ def find_resumption(config: TrainConfig, run_name: str) -> Resumption:
         return _from_folder(config)
     place = _join(config.output_dir, run_name)
     text = read_bytes(_join(place, CONFIG))
-    if text is None:
+    if text is None or read_bytes(_join(place, METRICS)) is None:
+        # None there, or one that never came to its first step.
         return Resumption(config, existing=False, finished=False, checkpoint=None)
     config = _agreeing(config, _parse(text, place), place)
     checkpoints = _join(place, CHECKPOINTS)

@@ -37,17 +37,28 @@ def check_name(name: str) -> None:
 
 
 def check_use(output_dir: str, run_name: str, names: set[str], resume: bool) -> None:
-    """Refuse a folder with these `names` in it, unless it is empty, or is a run and is to be resumed."""
+    """Refuse a folder with these `names` in it, unless it is empty, or is a run and is to be resumed.
+
+    A run without a line of metrics failed or was stopped before its first step: its name may be used again.
+    """
     if not names:
         return
     place = join_uri(output_dir, run_name) if is_uri(output_dir) else str(Path(output_dir) / run_name)
     if not names & _OF_A_RUN:
         raise ConfigError(f"{place} holds something else than a run. Give another --run-name or --output-dir.")
-    if not resume:
+    if not resume and METRICS in names:
         raise ConfigError(
             f"There is a run of the name {run_name} already, in {place}. Add --resume auto to go on with it, "
             f"or give another name to begin a new one, such as --run-name {_free_name(output_dir, run_name)}."
         )
+
+
+def check_name_is_free(output_dir: str, run_name: str, resume: bool) -> None:
+    """Refuse early what `RunFolder.create` would refuse after the data was prepared; it alone decides for good."""
+    check_name(run_name)
+    folder = Path(output_dir) / run_name
+    if not is_uri(output_dir) and folder.is_dir():
+        check_use(output_dir, run_name, {p.name for p in folder.iterdir() if not p.name.startswith(".")}, resume)
 
 
 def _free_name(output_dir: str, run_name: str) -> str:

@@ -73,18 +73,18 @@ class RunFolder:
             names = remote.names() if remote else [p.name for p in path.iterdir()]
             check_use(output_dir, run_name, {*names} - {LOCK_FILE}, resume)
             folder = cls(path, run_name, lock, remote)
-            folder._settle(names)
+            folder._settle(names, resume)
         except BaseException:
             lock.close()
             raise
         return folder
 
-    def _settle(self, names: list[str]) -> None:
+    def _settle(self, names: list[str], resume: bool) -> None:
         if self._remote is not None:
             _clear(self.path)
             if METRICS in names:
                 self._remote.download(METRICS, self.path / METRICS)
-        if not {*names} - {LOCK_FILE}:
+        if not resume or not {*names} - {LOCK_FILE}:
             self.update_status()
             self.sync()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import CheckpointError, ConfigError
+from orchestrator.reporting.names import check_name_is_free
 from orchestrator.reporting.run_folder import RunFolder
 
 PLAIN_NAMES = ["my run", "läufe-日本", "a#b", "a%20b", "x:y", "[bold]", "-x"]
@@ -52,13 +53,33 @@ def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> 
 
 
 def test_a_name_in_use_is_refused_with_what_to_type(tmp_path: Path) -> None:
-    RunFolder.create(str(tmp_path), "r", resume=False).close()
+    with RunFolder.create(str(tmp_path), "r", resume=False) as folder:
+        folder.append_metrics({"step": 1})
     (tmp_path / "r-2").mkdir()
     before = (tmp_path / "r" / "status.json").read_bytes()
     with pytest.raises(ConfigError, match=r"--resume auto.*--run-name r-3\.") as raised:
         RunFolder.create(str(tmp_path), "r", resume=False)
     assert raised.value.exit_code == 2
     assert (tmp_path / "r" / "status.json").read_bytes() == before
+
+
+def test_the_name_of_a_run_that_failed_before_its_first_step_may_be_used_again(tmp_path: Path) -> None:
+    with RunFolder.create(str(tmp_path), "r", resume=False) as folder:
+        folder.write_config("lr: 1")
+        folder.update_status(state="failed", exit_code=3)
+    with RunFolder.create(str(tmp_path), "r", resume=False) as folder:
+        status = read(folder.path / "status.json")
+    assert (status["state"], status["exit_code"]) == ("starting", None)
+
+
+def test_a_used_name_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    check_name_is_free(str(tmp_path), "r", resume=False)
+    assert list(tmp_path.iterdir()) == []
+    with RunFolder.create(str(tmp_path), "r", resume=False) as folder:
+        folder.append_metrics({"step": 1})
+    with pytest.raises(ConfigError, match="--resume auto"):
+        check_name_is_free(str(tmp_path), "r", resume=False)
+    check_name_is_free(str(tmp_path), "r", resume=True)
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:

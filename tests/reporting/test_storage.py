@@ -50,7 +50,9 @@ def test_files_are_staged_and_copied(tmp_path: Path) -> None:
 
 def test_a_name_in_use_there_is_refused(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/remote"
-    RunFolder.create(uri, "r", resume=False).close()
+    with RunFolder.create(uri, "r", resume=False) as folder:
+        folder.append_metrics({"step": 1})
+        folder.sync()
     shutil.rmtree(tmp_path / "xdg-cache")
     with pytest.raises(ConfigError, match=r"remote/r\. Add --resume auto"):
         RunFolder.create(uri, "r", resume=False)

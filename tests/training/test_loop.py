@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from orchestrator.data.dataset import open_split, prepare_dataset
 from torch.nn import functional
 
 from orchestrator.config.batch import plan_batches
 from orchestrator.config.contract import resolve
 from orchestrator.config.options import TrainConfig
+from orchestrator.data.dataset import open_split, prepare_dataset
 from orchestrator.errors import ConfigError, NonFiniteError
 from orchestrator.models.build import build_model
 from orchestrator.training.loop import fit
@@ -32,6 +32,7 @@ def config_for(folder: Path, **changes: Any) -> TrainConfig:
         "batch_size": 16,
         "precision": "fp32",
         "scheduler": "constant",
+        "lr": 1e-3,
         "num_workers": 0,
     }
     return TrainConfig(**base | changes)

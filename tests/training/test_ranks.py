@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from orchestrator.data.dataset import prepare_dataset
 
 from orchestrator.config.options import TrainConfig
+from orchestrator.data.dataset import prepare_dataset
 from orchestrator.training.session import LocalSession
 from tests.toy import write_idx_folder
-from tests.training.fitting import fit_here, run_ranks
+from tests.training.fitting import Fitted, fit_here, run_ranks
 from tests.training.test_loop import LINEAR, config_for
 
 
@@ -75,22 +75,23 @@ def test_every_rank_ends_with_the_same_weights_and_statistics(
     assert ranks[0].final["validation_loss"] == pytest.approx(alone.final["validation_loss"], rel=0.05)
 
 
-class _OneRankAsks(LocalSession):
-    def stop_requested(self) -> bool:
-        return self.rank == 1 and any(True for _ in self.seen)
+def test_all_ranks_stop_when_one_is_asked_and_two_go_on_exactly(ragged_folder: Path, tmp_path: Path) -> None:
+    config = config_for(ragged_folder, batch_size=24, micro_batch_size=12, model="cnn-bn", augment="basic")
+    whole = fit_on(2, config, tmp_path, "whole")
+    checkpoints = tmp_path / "checkpoints"
 
-    def __init__(self, checkpoints: Path) -> None:
-        super().__init__(checkpoints=checkpoints)
-        self.seen = self.emitted if self.rank == 0 else [None]
+    def stopped() -> Fitted:
+        return fit_here(config, LocalSession(checkpoints=checkpoints, should_stop=lambda: dist.get_rank() == 1))
 
-
-def test_all_ranks_stop_at_the_same_step_when_one_is_asked(ragged_folder: Path, tmp_path: Path) -> None:
-    config = config_for(ragged_folder, batch_size=24, micro_batch_size=6)
-    prepare_dataset(config)
-    ranks = run_ranks(2, lambda: fit_here(config, _OneRankAsks(tmp_path / "checkpoints")), tmp_path / "rendezvous-stop")
+    ranks = run_ranks(2, stopped, tmp_path / "rendezvous-stop")
     assert [r.final["stopped"] for r in ranks] == [True, True]
-    assert len({r.final["steps"] for r in ranks}) == 1
-    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_00000001"]
+    assert [r.final["steps"] for r in ranks] == [1, 1]
+    assert [p.name for p in checkpoints.iterdir()] == ["step_00000001"]
+    resume_from = checkpoints / "step_00000001"
+    resumed = run_ranks(
+        2, lambda: fit_here(config, LocalSession(resume_from=resume_from)), tmp_path / "rendezvous-resume"
+    )
+    assert {r.final["weights_sha256"] for r in resumed} == {whole[0].final["weights_sha256"]}
 
 
 def test_a_nan_on_one_rank_ends_all_of_them_alike(ragged_folder: Path, tmp_path: Path) -> None:
