@@ -18,7 +18,7 @@ from torch import nn
 
 from orchestrator.config.batch import BatchPlan
 from orchestrator.config.options import TrainConfig
-from orchestrator.data.dataset import DatasetInfo, prepare_dataset
+from orchestrator.data.dataset import DatasetInfo, is_prepared, prepare_dataset
 from orchestrator.errors import CheckpointError, DataError
 from orchestrator.training.loop import fit
 from orchestrator.training.session import DDP_OPTIONS, Event, checkpoint_step
@@ -40,6 +40,8 @@ def train_worker(parcel: dict[str, Any]) -> dict[str, Any]:
 
 def _prepare_on_this_node(config: TrainConfig, expected: DatasetInfo) -> DatasetInfo:
     """Decode the dataset unless this node has it; every node must come to what the driver saw."""
+    if is_prepared(expected):
+        return expected
     info = prepare_dataset(config)
     for field in ("num_train", "num_validation", "class_names", "mean", "std"):
         here, there = getattr(info, field), getattr(expected, field)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from orchestrator.config.batch import plan_batches
 from orchestrator.config.options import TrainConfig
+from orchestrator.config.paths import is_uri
 from orchestrator.errors import ConfigError
 
 # An option, its condition, and what has to be said for it to do anything.
@@ -26,6 +27,11 @@ def check_config(config: TrainConfig) -> None:
     if config.max_workers == 0 and config.address:
         raise ConfigError(
             f"--num-workers 0 trains in this process and --address {config.address} on a cluster; leave one of them out."
+        )
+    if config.max_workers == 0 and is_uri(config.output_dir):
+        raise ConfigError(
+            f"--num-workers 0 keeps its checkpoints in a plain folder, not at {config.output_dir}. "
+            "Name a folder with --output-dir, or use one worker or more."
         )
     if config.resume == "auto" and config.run_name is None:
         raise ConfigError("--resume auto needs --run-name NAME: the name of the run to go on with, or to start.")

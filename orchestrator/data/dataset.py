@@ -26,7 +26,7 @@ from orchestrator.data.source import Source
 from orchestrator.data.splitting import validation_count
 from orchestrator.errors import ConfigError, DataError, EnvironmentMismatchError
 
-__all__ = ["DatasetInfo", "Split", "count_samples", "open_split", "prepare_dataset"]
+__all__ = ["DatasetInfo", "Split", "count_samples", "is_prepared", "open_split", "prepare_dataset"]
 
 _FORMAT = 1
 _INFO = "info.json"
@@ -89,6 +89,11 @@ def prepare_dataset(config: TrainConfig, on_progress: OnProgress | None = None) 
         raise EnvironmentMismatchError(
             f"The decoded images cannot be kept in {cache}: {error.strerror or error}. Name another place with --cache-dir."
         ) from error
+
+
+def is_prepared(info: DatasetInfo) -> bool:
+    """Whether the very files that another process of this node prepared are here, whole."""
+    return _cached(Path(info.train_file).parent) == info
 
 
 def count_samples(config: TrainConfig) -> tuple[int, int, int]:

@@ -50,18 +50,20 @@ class Augmentation:
         self._strong = strong
         self._mirror = mirror
 
-    def move(self, pixels: torch.Tensor, ids: torch.Tensor, epoch: int) -> torch.Tensor:
+    def draw(self, ids: torch.Tensor, epoch: int) -> torch.Tensor:
+        """The numbers of the samples `ids` in `epoch`, for `move` and `erase`."""
+        return sample_draws(self._seed, epoch, ids)
+
+    def move(self, pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
         """Shift, mirror and, if strong, rotate images (n, H, W, C) uint8; what comes in from outside is black."""
-        draws = sample_draws(self._seed, epoch, ids).to(pixels.device)
         if self._strong:
             pixels = _rotate_and_zoom(pixels, draws)
         return _shift_and_mirror(pixels, draws, self._mirror)
 
-    def erase(self, images: torch.Tensor, ids: torch.Tensor, epoch: int) -> torch.Tensor:
+    def erase(self, images: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
         """If strong, set a rectangle of a third of each side to 0 in half of the images (n, H, W, C) float32."""
         if not self._strong:
             return images
-        draws = sample_draws(self._seed, epoch, ids).to(images.device)
         rows = _inside(draws[:, _ERASE_Y], images.shape[1])
         columns = _inside(draws[:, _ERASE_X], images.shape[2])
         erased = rows[:, :, None] & columns[:, None, :] & (draws[:, _ERASE] < 0.5)[:, None, None]

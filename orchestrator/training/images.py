@@ -38,12 +38,15 @@ class ImageBatches:
         """Images (n, C, H, W) float32, normalised per channel, and targets (n,) int64 for `ids` (n,) int64."""
         pixels = self._to_device(self._images.index_select(0, ids))
         targets = self._to_device(self._labels.index_select(0, ids))
-        if augmentation is not None:
-            pixels = augmentation.move(pixels, ids, epoch)
-        images = pixels.to(torch.float32).sub_(self._mean).div_(self._std)
-        if augmentation is not None:
-            images = augmentation.erase(images, ids, epoch)
+        if augmentation is None:
+            images = self._normalise(pixels)
+        else:
+            draws = self._to_device(augmentation.draw(ids, epoch))
+            images = augmentation.erase(self._normalise(augmentation.move(pixels, draws)), draws)
         return self._channels_first(images), targets
+
+    def _normalise(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels.to(torch.float32).sub_(self._mean).div_(self._std)
 
     def _channels_first(self, images: torch.Tensor) -> torch.Tensor:
         n, height, width, channels = images.shape

@@ -15,8 +15,10 @@ from typing import Any
 
 import psutil
 import pytest
+from safetensors.torch import load_file
 
 from orchestrator.driver.job import run_command
+from orchestrator.training.weights import weights_sha256
 from tests.toy import write_idx_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -119,6 +121,17 @@ def test_a_loss_that_is_not_finite_is_exit_code_6_with_its_place(
     assert "in epoch 1, step" in said.err
     assert "Traceback" not in said.err + said.out
     assert not list((folder / "checkpoints").glob("epoch_*"))
+
+
+def test_a_run_may_live_behind_a_uri(cluster: str, data: Path, tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/remote"
+    code, _, _ = run(tmp_path, data, "--num-workers", "2", "--address", cluster, "--output-dir", uri)
+    folder = tmp_path / "remote" / "run"
+    assert code == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["state"] == "finished"
+    assert weights_sha256(load_file(folder / "model.safetensors")) == summary["weights_sha256"]
+    assert (folder / "checkpoints" / "epoch_0002" / "meta.json").exists()
 
 
 def test_more_workers_than_the_cluster_has_are_refused(

@@ -32,8 +32,8 @@ def test_a_sample_looks_the_same_in_any_batch(strong: bool) -> None:
     images, ids = pictures(6), torch.tensor([4, 90, 13, 2, 55, 31])
 
     def apply(chosen: list[int]) -> torch.Tensor:
-        moved = augmentation.move(images[chosen], ids[chosen], epoch=3)
-        return augmentation.erase(moved.float(), ids[chosen], epoch=3)
+        draws = augmentation.draw(ids[chosen], epoch=3)
+        return augmentation.erase(augmentation.move(images[chosen], draws).float(), draws)
 
     together = apply([0, 1, 2, 3, 4, 5])
     assert torch.equal(together[[5, 1]], apply([5, 1]))
@@ -43,8 +43,8 @@ def test_a_sample_looks_the_same_in_any_batch(strong: bool) -> None:
 def test_eight_equal_samples_are_changed_in_eight_ways_and_otherwise_in_the_next_epoch() -> None:
     augmentation = Augmentation(0, strong=True, mirror=True)
     same = pictures(1).expand(8, -1, -1, -1).contiguous()
-    first = augmentation.move(same, torch.arange(8), epoch=1)
-    second = augmentation.move(same, torch.arange(8), epoch=2)
+    first = augmentation.move(same, augmentation.draw(torch.arange(8), epoch=1))
+    second = augmentation.move(same, augmentation.draw(torch.arange(8), epoch=2))
     distinct = {image.numpy().tobytes() for image in torch.cat([first, second])}
     assert len(distinct) == 16
 
@@ -53,7 +53,7 @@ def test_basic_shifts_whole_pixels_and_fills_with_black() -> None:
     augmentation = Augmentation(1, strong=False, mirror=False)
     image = torch.zeros(200, 16, 16, 1, dtype=torch.uint8)
     image[:, 8, 8] = 200
-    moved = augmentation.move(image, torch.arange(200), epoch=1)
+    moved = augmentation.move(image, augmentation.draw(torch.arange(200), epoch=1))
     assert moved.dtype == torch.uint8
     assert (moved == 200).flatten(1).sum(1).tolist() == [1] * 200
     places = {tuple(p) for p in (moved[..., 0] == 200).nonzero()[:, 1:].tolist()}
@@ -64,7 +64,8 @@ def test_mirroring_is_left_out_where_it_would_change_the_class() -> None:
     ramp = torch.arange(16, dtype=torch.uint8).mul(10).add(50).view(1, 1, 16, 1).expand(64, 16, 16, 1).contiguous()
 
     def descending(mirror: bool) -> int:
-        moved = Augmentation(0, strong=False, mirror=mirror).move(ramp, torch.arange(64), epoch=1)
+        augmentation = Augmentation(0, strong=False, mirror=mirror)
+        moved = augmentation.move(ramp, augmentation.draw(torch.arange(64), epoch=1))
         middle = moved[:, 8, 4:12, 0].int()
         return int((middle.diff(dim=1) < 0).all(1).sum())
 
@@ -73,7 +74,8 @@ def test_mirroring_is_left_out_where_it_would_change_the_class() -> None:
 
 
 def test_erasing_sets_one_rectangle_in_half_of_the_images() -> None:
-    erased = Augmentation(0, strong=True, mirror=False).erase(torch.ones(1000, 9, 9, 1), torch.arange(1000), epoch=1)
+    augmentation = Augmentation(0, strong=True, mirror=False)
+    erased = augmentation.erase(torch.ones(1000, 9, 9, 1), augmentation.draw(torch.arange(1000), epoch=1))
     zeros = (erased == 0).flatten(1).sum(1)
     assert set(zeros.tolist()) == {0, 9}
     assert 440 <= int((zeros == 9).sum()) <= 560
