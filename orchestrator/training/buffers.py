@@ -3,6 +3,9 @@
 Each micro-batch starts from the values at the start of the step, as if it were a DDP rank of its own; the results are
 averaged over all micro-batches of the step. Plain DDP takes rank 0's buffers and throws away what the others saw
 (pytorch/pytorch#13711). Integer buffers, such as the number of batches tracked, advance once per step.
+
+Across ranks each micro-batch has a row of its own, zero on all ranks but one: adding zeros is exact, and the rows are
+then added in their order, so the average has the same bits for every number of ranks.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ class StepBuffers:
         self._world_size = world_size
         self._start_floats: list[torch.Tensor] = []
         self._start_integers: list[torch.Tensor] = []
-        self._sum = torch.empty(0)
+        self._rows = torch.empty(0)
         self._advanced = torch.empty(0)
 
     @torch.no_grad()
-    def begin_step(self) -> None:
+    def begin_step(self, micro_batch_count: int) -> None:
         self._start_floats = [b.clone() for b in self._floats]
         self._start_integers = [b.clone() for b in self._integers]
-        self._sum = torch.zeros_like(_flatten(self._floats, torch.float64))
+        size = sum(b.numel() for b in self._floats)
+        device = self._floats[0].device if self._floats else None
+        self._rows = torch.zeros(micro_batch_count, size, dtype=torch.float64, device=device)
         self._advanced = torch.zeros_like(_flatten(self._integers, torch.int64))
 
     @torch.no_grad()
@@ -43,16 +48,20 @@ class StepBuffers:
     def after_micro_batch(self, index: int) -> None:
         """Take what the forward pass of micro-batch `index` left; the integers are those of micro-batch 0."""
         if self._floats:
-            self._sum += _flatten(self._floats, torch.float64)
+            # Added to zero, so that -0.0 becomes 0.0 here as it does in a reduction.
+            self._rows[index] += _flatten(self._floats, torch.float64)
         if self._integers and index == 0:
             self._advanced = _flatten(self._integers, torch.int64)
 
     @torch.no_grad()
-    def end_step(self, micro_batch_count: int) -> None:
+    def end_step(self) -> None:
         """Set every rank's buffers to the mean over the step's micro-batches. A collective."""
         if self._floats:
-            self._reduce(self._sum)
-            _scatter(self._sum / micro_batch_count, self._floats)
+            self._reduce(self._rows)
+            total = self._rows[0]
+            for row in self._rows[1:]:
+                total = total + row
+            _scatter(total / len(self._rows), self._floats)
         if self._integers:
             self._reduce(self._advanced)
             _scatter(self._advanced, self._integers)

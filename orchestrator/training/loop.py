@@ -70,13 +70,13 @@ def _train_step(run: TrainingRun, state: TrainState, step: StepBatch) -> None:
     for group in run.optimizer.param_groups:
         group["lr"] = lr
     run.optimizer.zero_grad(set_to_none=True)
-    run.buffers.begin_step()
+    run.buffers.begin_step(step.micro_batch_count)
     run.metrics.begin_step()
     scale = run.precision.scale
 
     run.reduction.run(step, lambda micro_batch: _forward_backward(run, state, step, micro_batch))
 
-    run.buffers.end_step(step.micro_batch_count)
+    run.buffers.end_step()
     run.precision.unscale(run.optimizer)
     grad_norm = _clip(run)
     applied = run.precision.step(run.optimizer)

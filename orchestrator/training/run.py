@@ -25,7 +25,7 @@ from orchestrator.training.metrics import StepMetrics
 from orchestrator.training.optim import build_optimizer
 from orchestrator.training.order import key, subset
 from orchestrator.training.precision import Precision, build_precision, resolve_precision
-from orchestrator.training.reduction import GradientReduction
+from orchestrator.training.reduction import GradientReduction, build_reduction
 from orchestrator.training.reproducibility import configure_torch, kernel_environment
 from orchestrator.training.session import Session
 
@@ -140,7 +140,7 @@ def build_run(config: TrainConfig, info: DatasetInfo, plan: BatchPlan, session: 
         optimizer=build_optimizer(config, bare_model),
         precision=precision,
         precision_reason=reason,
-        reduction=GradientReduction(model, world_size),
+        reduction=build_reduction(model, rank=session.rank, world_size=world_size, deterministic=config.deterministic),
         buffers=StepBuffers(bare_model, world_size),
         metrics=StepMetrics(plan.micro_batches_per_step, device, world_size),
         clock=TrainingClock(),

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
+from orchestrator.config.batch import BatchPlan
 from orchestrator.config.options import TrainConfig
 from orchestrator.data.dataset import prepare_dataset
-from orchestrator.training.session import LocalSession
+from orchestrator.training.order import MicroBatch, steps_of_epoch
+from orchestrator.training.reduction import build_reduction
+from orchestrator.training.session import DDP_OPTIONS, LocalSession
 from tests.toy import write_idx_folder
 from tests.training.fitting import Fitted, fit_here, run_ranks
 from tests.training.test_loop import LINEAR, config_for
@@ -118,28 +122,25 @@ def test_batch_norm_statistics_are_averaged_over_micro_batches(tmp_path: Path) -
         rank = dist.get_rank()
         norm = torch.nn.BatchNorm1d(1)
         buffers = StepBuffers(norm, world_size=2)
-        buffers.begin_step()
+        buffers.begin_step(micro_batch_count=2)
         buffers.before_micro_batch()
         norm(torch.tensor([[1.0], [3.0]]) + 100 * rank)
         buffers.after_micro_batch(rank)
-        buffers.end_step(micro_batch_count=2)
+        buffers.end_step()
         return float(norm.running_mean[0]), int(norm.num_batches_tracked)
 
     assert run_ranks(2, body, tmp_path / "rendezvous-bn") == [(pytest.approx(5.2), 1)] * 2
 
 
-def test_five_samples_on_two_ranks_weigh_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_five_samples_on_two_ranks_weigh_the_same(tmp_path: Path, deterministic: bool) -> None:
     """Rank 0 has 3 and rank 1 has 2 of them: the gradient is the mean over the 5, not the mean of two means."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    from orchestrator.config.batch import BatchPlan
-    from orchestrator.training.order import MicroBatch, steps_of_epoch
-    from orchestrator.training.reduction import GradientReduction
 
     def body() -> float:
+        rank = dist.get_rank()
         model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
-        reduction = GradientReduction(model, world_size=2)
-        (step,) = steps_of_epoch(BatchPlan(5, 3), torch.arange(5), rank=dist.get_rank(), world_size=2)
+        reduction = build_reduction(model, rank=rank, world_size=2, deterministic=deterministic)
+        (step,) = steps_of_epoch(BatchPlan(5, 3), torch.arange(5), rank=rank, world_size=2)
 
         def forward_backward(micro: MicroBatch) -> None:
             (model(micro.ids.float().view(-1, 1) + 1).sum() / step.samples).backward()
@@ -148,3 +149,51 @@ def test_five_samples_on_two_ranks_weigh_the_same(tmp_path: Path) -> None:
         return float(model.module.weight.grad)
 
     assert run_ranks(2, body, tmp_path / "rendezvous-five") == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("model", ["cnn", "cnn-bn"])
+def test_the_number_of_ranks_changes_no_bit(ragged_folder: Path, tmp_path: Path, model: str, precision: str) -> None:
+    # 5 micro-batches a step, 2 or 3 in the last one: blocks that are no subtrees, and ranks with nothing to do.
+    config = config_for(
+        ragged_folder, model=model, batch_size=24, micro_batch_size=5, precision=precision, max_grad_norm=1.0,
+        augment="strong", log_every=1, scheduler="onecycle",
+    )  # fmt: skip
+    alone = fit_here(config)
+    for world_size in (2, 3, 4):
+        ranks = fit_on(world_size, config, tmp_path, str(world_size))
+        assert {r.final["weights_sha256"] for r in ranks} == {alone.final["weights_sha256"]}
+        assert [e["train/loss"] for e in ranks[0].of("step")] == [e["train/loss"] for e in alone.of("step")]
+        assert [e["train/grad_norm"] for e in ranks[0].of("step")] == [e["train/grad_norm"] for e in alone.of("step")]
+
+
+def test_without_the_tree_the_number_of_ranks_shows(ragged_folder: Path, tmp_path: Path) -> None:
+    config = config_for(ragged_folder, batch_size=24, micro_batch_size=5, deterministic=False)
+    alone, together = fit_here(config), fit_on(3, config, tmp_path, "plain")
+    assert len({r.final["weights_sha256"] for r in together}) == 1
+    assert together[0].final["weights_sha256"] != alone.final["weights_sha256"]
+
+
+def test_stopped_on_three_ranks_and_resumed_on_two_equals_one(ragged_folder: Path, tmp_path: Path) -> None:
+    config = config_for(ragged_folder, model="cnn-bn", batch_size=24, micro_batch_size=6, augment="basic")
+    checkpoints = tmp_path / "checkpoints"
+    prepare_dataset(config)
+
+    def stopped() -> Fitted:
+        session = LocalSession(checkpoints=checkpoints)
+        session._should_stop = lambda: session.rank == 0 and any(e.get("step") == 6 for e in session.emitted)
+        return fit_here(config, session)
+
+    first = run_ranks(3, stopped, tmp_path / "rendezvous-three")
+    assert first[0].final["stopped"]
+    (checkpoint,) = [p for p in checkpoints.iterdir() if p.name.startswith("step_")]
+    resumed = run_ranks(2, lambda: fit_here(config, LocalSession(resume_from=checkpoint)), tmp_path / "rendezvous-two")
+    assert resumed[0].final["weights_sha256"] == fit_here(config).final["weights_sha256"]
+
+
+def test_unaligned_bucket_layout_changes_no_bit(ragged_folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    config = config_for(ragged_folder, batch_size=24, micro_batch_size=5, epochs=1)
+    alone = fit_here(config)
+    monkeypatch.setitem(DDP_OPTIONS, "bucket_cap_mb", 0.005)
+    ranks = fit_on(3, config, tmp_path, "buckets")
+    assert ranks[0].final["weights_sha256"] == alone.final["weights_sha256"]
