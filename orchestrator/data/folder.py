@@ -52,13 +52,13 @@ def folder_source(root: Path) -> Source:
 
 def _split_folder(root: Path, names: tuple[str, ...]) -> Path | None:
     found = [folder for folder in _folders(root) if folder.name.lower() in names]
-    if len(found) > 1 and not (names is _VALIDATION and found[-1].name.lower() == "test" and len(found) == 2):
-        raise DataError(
-            f"{root} has {' and '.join(f.name + '/' for f in found)}: which one is meant? Rename the others."
-        )
-    found.sort(key=lambda folder: names.index(folder.name.lower()))
     # Where there is a test split besides a validation split, it is left for the end of all work.
-    return found[0] if found else None
+    chosen = [folder for folder in found if folder.name.lower() != "test"] or found
+    if len(chosen) > 1:
+        raise DataError(
+            f"{root} has {' and '.join(f.name + '/' for f in chosen)}: which one is meant? Rename the others."
+        )
+    return chosen[0] if chosen else None
 
 
 def _folders(root: Path) -> list[Path]:

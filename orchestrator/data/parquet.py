@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,16 @@ def _splits(files: list[Path], root: Path) -> tuple[list[Path], list[Path]]:
     return train, [f for f in validation if f.relative_to(root).parts[0].lower().startswith(chosen)]
 
 
-def _open(file: Path) -> pq.ParquetFile:
-    try:
-        # From a file object: a path would be parsed as a URI.
-        return pq.ParquetFile(file.open("rb"))
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{file} is damaged or no Parquet file: {reason} Copy or download it again.") from error
+@contextmanager
+def _open(file: Path) -> Iterator[pq.ParquetFile]:
+    # From a file object: a path would be parsed as a URI.
+    with file.open("rb") as stream:
+        try:
+            parquet = pq.ParquetFile(stream)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"{file} is damaged or no Parquet file: {reason} Copy or download it again.") from error
+        yield parquet
 
 
 def _check_columns(file: Path) -> None:
