@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -155,8 +156,10 @@ def group_title(group: type[Options]) -> str:
 
 
 def _scalar(value: Any) -> str:
-    # JSON's strings are YAML's double-quoted ones; quoting all text leaves nothing to a resolver.
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) or value is None else repr(value)
+    # In double quotes nothing is left to a resolver, and what cannot be printed is escaped.
+    if isinstance(value, str):
+        return yaml.safe_dump(value, default_style='"', allow_unicode=True, width=float("inf")).rstrip("\n")
+    return json.dumps(value) if isinstance(value, bool) or value is None else repr(value)
 
 
 def json_schema() -> dict[str, Any]:

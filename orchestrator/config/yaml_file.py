@@ -57,10 +57,10 @@ def read_yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     Raises ConfigError, naming file and line, for a file that cannot be read or does not hold `key: value` lines.
     """
     text = _read_text(path)
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
-        if node is None:
+        if node is None or (isinstance(node, ScalarNode) and node.value == ""):
             return {}, {}
         if not isinstance(node, MappingNode):
             raise _at(node, "the file is a list or a single value; write one `option: value` a line")
@@ -74,8 +74,6 @@ def read_yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(f"{place}: {error.problem}.") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {str(error).splitlines()[0]}.") from error
-    finally:
-        loader.dispose()
     return values, lines
 
 
