@@ -206,7 +206,9 @@ class ReproducibilityOptions(Options):
     """Reproducibility: what the result depends on."""
 
     seed: Integer = Field(0, ge=0, lt=2**63, description="Seed of everything random.")
-    deterministic: bool = Field(True, description="Kernels that give the same bits each time. Off: faster on a GPU.")
+    deterministic: bool = Field(
+        True, description="The same bits each time and on any number of workers. Off: faster on a GPU."
+    )
 
 
 class RunOptions(Options):

@@ -91,9 +91,13 @@ def test_one_ray_worker_equals_this_process(cluster: str, data: Path, tmp_path: 
     assert there[2]["validation_loss"] == here[2]["validation_loss"]
 
 
-def test_three_workers_leave_the_files_of_a_run(cluster: str, data: Path, tmp_path: Path) -> None:
-    code, folder, summary = run(tmp_path, data, "--num-workers", "3", "--address", cluster, "--log-every", "2")
+def test_three_workers_leave_the_files_of_a_run_and_the_weights_of_one(
+    cluster: str, data: Path, tmp_path: Path
+) -> None:
+    flags = ("--log-every", "2", "--micro-batch-size", "5")
+    code, folder, summary = run(tmp_path, data, "--num-workers", "3", "--address", cluster, *flags)
     assert code == 0
+    assert summary["weights_sha256"] == run(tmp_path / "here", data, "--num-workers", "0", *flags)[2]["weights_sha256"]
     assert (summary["steps"], summary["samples_seen"], summary["num_workers"]) == (10, 200, 3)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["event"] == "epoch"] == [1, 2]
