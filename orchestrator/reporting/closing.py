@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import which
 from typing import Any, Literal
 
 from rich.console import Console
@@ -136,14 +138,21 @@ def _files(ending: Ending) -> list[Row]:
 def next_commands(ending: Ending) -> list[tuple[str, str]]:
     """What may be typed next, with a heading each."""
     commands = []
-    if (ending.path / TENSORBOARD).is_dir():
+    # It is no dependency: a command that is not there is no help.
+    if (ending.path / TENSORBOARD).is_dir() and which("tensorboard"):
         commands.append(("look", shlex.join(["tensorboard", "--logdir", str(ending.path / TENSORBOARD)])))
     if ending.state == "finished":
         repeat = ["--config", str(ending.path / CONFIG), "--run-name", f"{ending.run_name}-again"]
-        commands.append(("repeat", shlex.join([*_PROGRAM, *repeat])))
+        commands.append(("repeat", shlex.join([*_program(), *repeat])))
     elif ending.state == "stopped" or (ending.error or {}).get("retryable"):
         commands.append(("go on", resume_command(ending.arguments, ending.run_name)))
     return commands
+
+
+def _program() -> list[str]:
+    """How this command was typed: `.venv/bin/python -m orchestrator.train`."""
+    typed = sys.orig_argv[:3]
+    return typed if tuple(typed[1:]) == _PROGRAM[1:] else list(_PROGRAM)
 
 
 def resume_command(arguments: Sequence[str], run_name: str) -> str:
@@ -157,4 +166,4 @@ def resume_command(arguments: Sequence[str], run_name: str) -> str:
             skip = not has_value
         else:
             kept.append(argument)
-    return shlex.join([*_PROGRAM, *kept, "--resume", "auto", "--run-name", run_name])
+    return shlex.join([*_program(), *kept, "--resume", "auto", "--run-name", run_name])

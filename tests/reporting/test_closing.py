@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.reporting import closing
 from orchestrator.reporting.closing import failure_place, next_commands, print_ending, print_failure, resume_command
 from tests.reporting.fake import console, ending
 
 
-def test_the_closing_table_of_a_run_in_a_folder_with_spaces(tmp_path: Path) -> None:
+def test_the_closing_table_of_a_run_in_a_folder_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "which", lambda name: f"/bin/{name}")
     path = tmp_path / "my [red]run"
     (path / "tensorboard").mkdir(parents=True)
     for name in ("model.safetensors", "best.safetensors"):
@@ -28,6 +30,17 @@ def test_the_closing_table_of_a_run_in_a_folder_with_spaces(tmp_path: Path) -> N
         f"look       tensorboard --logdir '{path}/tensorboard'",
         f"repeat     python -m orchestrator.train --config '{path}/config.yaml' --run-name 'my [red]run-again'",
     ]
+
+
+def test_a_command_that_is_not_there_is_not_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "which", lambda _: None)
+    (tmp_path / "tensorboard").mkdir()
+    assert "look" not in dict(next_commands(ending(tmp_path)))
+
+
+def test_the_command_is_the_one_that_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.orig_argv", [".venv/bin/python", "-m", "orchestrator.train", "--lr", "1"])
+    assert resume_command(["--lr", "1"], "r").startswith(".venv/bin/python -m orchestrator.train --lr 1 ")
 
 
 def test_workers_that_changed(tmp_path: Path) -> None:
