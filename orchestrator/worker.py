@@ -19,7 +19,7 @@ from torch import nn
 from orchestrator.config.batch import BatchPlan
 from orchestrator.config.options import TrainConfig
 from orchestrator.data.dataset import DatasetInfo, is_prepared, prepare_dataset
-from orchestrator.errors import CheckpointError, DataError
+from orchestrator.errors import DataError
 from orchestrator.training.loop import fit
 from orchestrator.training.session import DDP_OPTIONS, Event, checkpoint_step
 
@@ -93,10 +93,7 @@ class RaySession:
         with tempfile.TemporaryDirectory() if self.rank == 0 else nullcontext() as folder:
             checkpoint = None
             if folder is not None:
-                try:
-                    write(Path(folder))
-                except OSError as error:
-                    raise CheckpointError(f"The checkpoint {name} cannot be written to {folder}: {error}.") from error
+                write(Path(folder))
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
             ray.train.report({"score": score}, checkpoint=checkpoint, checkpoint_dir_name=name)
 

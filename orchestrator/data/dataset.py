@@ -140,6 +140,8 @@ def find_source(config: TrainConfig, cache: Path) -> Source:
 def _inventory(path: Path) -> str:
     if path.is_file():
         return f"a file of {path.stat().st_size:,} bytes"
+    if not path.is_dir():
+        return "neither a file nor a folder"
     names = sorted(p.name + "/" * p.is_dir() for p in path.iterdir())
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "") if names else "nothing"
 

@@ -9,6 +9,7 @@ label   whole numbers 0..C-1 (also as float or decimal, if each is whole), or te
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +62,13 @@ def parquet_source(path: Path, num_classes: int | None) -> Source:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = [p for p in folder.rglob("*") if p.suffix.lower() in (".parquet", ".pq") and p.is_file()]
-    return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    """Parquet files in a folder and in the folders in it, but no deeper: the folder may be a whole disk."""
+    folders = [
+        folder,
+        *(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and os.access(p, os.R_OK)),
+    ]
+    found = [p for place in folders for p in place.iterdir() if p.suffix.lower() in (".parquet", ".pq") and p.is_file()]
+    return sorted(p for p in found if not p.name.startswith("."))
 
 
 def _splits(files: list[Path], root: Path) -> tuple[list[Path], list[Path]]:

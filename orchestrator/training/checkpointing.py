@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -74,10 +75,10 @@ class Stateful:
 def write_checkpoint(
     folder: Path, parts: Stateful, state: TrainState, contract: dict[str, Any], class_names: tuple[str, ...]
 ) -> None:
-    """Fill an empty folder. meta.json comes last: a folder without it is not a checkpoint."""
-    save_file(weights_of(parts.model), folder / WEIGHTS)
-    trainer = {"optimizer": parts.optimizer.state_dict(), "precision": parts.precision.state_dict()}
-    torch.save(trainer, folder / TRAINER)
+    """Fill an empty folder. meta.json comes last: a folder without it is not a checkpoint.
+
+    Raises CheckpointError if the storage does not take it.
+    """
     meta = {
         "format": FORMAT,
         "step": state.step,
@@ -86,7 +87,17 @@ def write_checkpoint(
         "contract": contract,
         "class_names": list(class_names),
     }
-    (folder / CHECKPOINT_META).write_text(json.dumps(meta, indent=1))
+    trainer = {"optimizer": parts.optimizer.state_dict(), "precision": parts.precision.state_dict()}
+    try:
+        save_file(weights_of(parts.model), folder / WEIGHTS)
+        torch.save(trainer, folder / TRAINER)
+        (folder / CHECKPOINT_META).write_text(json.dumps(meta, indent=1))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        # A full disk is an OSError to Python, a SafetensorError to safetensors and a RuntimeError to torch.save.
+        raise CheckpointError(
+            f"The checkpoint after step {state.step} cannot be written to {folder}: {error}. Free some space; the "
+            "checkpoints before it are whole."
+        ) from error
 
 
 def read_checkpoint(

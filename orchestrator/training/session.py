@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from orchestrator.errors import CheckpointError
+
 Event = dict[str, Any]
 
 DDP_OPTIONS: dict[str, Any] = {
@@ -113,14 +115,21 @@ class LocalSession:
 
 
 def store_folder(target: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder aside, then make it visible under its name in one rename; an older one of that name goes."""
+    """Write a folder aside, then make it visible under its name in one rename; an older one of that name goes.
+
+    Raises CheckpointError; nothing half-written stays.
+    """
     aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    write(aside)
-    if target.exists():
-        shutil.rmtree(target)
-    aside.rename(target)
+    try:
+        aside.mkdir(parents=True)
+        write(aside)
+        if target.exists():
+            shutil.rmtree(target)
+        aside.rename(target)
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint {target} cannot be stored: {error}. Free some space.") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def checkpoint_metas(folder: Path) -> list[tuple[Path, dict[str, Any]]]:

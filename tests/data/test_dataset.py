@@ -240,5 +240,7 @@ def test_what_is_no_dataset_is_said(tmp_path: Path) -> None:
     (tmp_path / "stuff" / "a.csv").write_text("x")
     with pytest.raises(DataError, match=r"it holds a\.csv\. It can be a folder with train/CLASS/"):
         prepare_dataset(config_for(tmp_path / "stuff"))
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        prepare_dataset(config_for("/dev/null"))
     with pytest.raises(DataError, match="a file of 1 bytes"):
         prepare_dataset(config_for(tmp_path / "stuff" / "a.csv"))

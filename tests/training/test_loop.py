@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch.nn import functional
 
 from orchestrator.config.batch import plan_batches
 from orchestrator.config.contract import resolve
 from orchestrator.config.options import TrainConfig
 from orchestrator.data.dataset import open_split, prepare_dataset
-from orchestrator.errors import ConfigError, NonFiniteError
+from orchestrator.errors import CheckpointError, ConfigError, NonFiniteError
 from orchestrator.models.build import build_model
+from orchestrator.training import checkpointing
 from orchestrator.training.loop import fit
 from orchestrator.training.order import epoch_order, key
 from orchestrator.training.session import LocalSession, checkpoint_metas
@@ -241,3 +243,17 @@ def test_the_training_mode_is_the_same_before_every_step(toy_folder: Path) -> No
         hook.remove()
     assert seen
     assert all(all(flags) for flags in seen)
+
+
+def test_a_checkpoint_that_cannot_be_stored_ends_the_run_and_leaves_nothing_half(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    fit_here(config_for(tiny_folder, epochs=1), LocalSession(checkpoints=tmp_path / "c"))
+    monkeypatch.setattr(checkpointing, "save_file", full)
+    with pytest.raises(CheckpointError, match=r"after step 4 cannot be written to .*No space left on device"):
+        fit_here(config_for(tiny_folder, epochs=1), LocalSession(checkpoints=tmp_path / "c"))
+    assert [p.name for p in (tmp_path / "c").iterdir()] == ["epoch_0001"]
+    assert checkpoint_metas(tmp_path / "c")
