@@ -21,7 +21,7 @@ from orchestrator.config.options import TrainConfig
 from orchestrator.data.dataset import DatasetInfo, is_prepared, prepare_dataset
 from orchestrator.errors import DataError
 from orchestrator.training.loop import fit
-from orchestrator.training.session import DDP_OPTIONS, Event, checkpoint_step
+from orchestrator.training.session import Event, checkpoint_step, ddp_options
 
 _SEND_INTERVAL_S = 0.25
 _LAST_WORDS_S = 10.0
@@ -64,8 +64,8 @@ class RaySession:
         self._driver = _DriverLine(channel) if self.rank == 0 else None
         self._resume_from = Path(resume_from) if resume_from else None
 
-    def prepare_model(self, model: nn.Module) -> nn.Module:
-        prepared: nn.Module = ray.train.torch.prepare_model(model, parallel_strategy_kwargs=DDP_OPTIONS)
+    def prepare_model(self, model: nn.Module, *, has_unused: bool) -> nn.Module:
+        prepared: nn.Module = ray.train.torch.prepare_model(model, parallel_strategy_kwargs=ddp_options(has_unused))
         return prepared
 
     def emit(self, event: Event) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -84,3 +86,17 @@ def parameter_counts(model: nn.Module) -> tuple[int, int]:
     """Numbers of values in the parameters: all, and those that are trained."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+
+
+def has_unused_parameters(model: nn.Module, config: TrainConfig, channels: int, height: int, width: int) -> bool:
+    """Whether some trained parameter takes no part in the output, found by one backward pass of a copy on the CPU.
+
+    Only a network of the user's own is tried; those of this package and of torchvision use all they have.
+    """
+    if config.model in OWN_MODELS or config.model.startswith(PREFIX):
+        return False
+    copy = deepcopy(model).train()
+    with torch.random.fork_rng(devices=[]):
+        logits: Tensor = copy(torch.zeros(2, channels, height, width))
+        logits.float().sum().backward()  # type: ignore[no-untyped-call]
+    return any(parameter.grad is None for parameter in copy.parameters() if parameter.requires_grad)

@@ -92,6 +92,10 @@ class TreeReduction:
         elif not in_backward:
             subtrees = [(node, _flatten(gradients)) for node, gradients in self._fold.subtrees()]
             _put_gradients(self._parameters, self._across_ranks(subtrees))
+        for parameter in self._parameters:
+            # DDP leaves None where no rank had a gradient; without it there are zeros, which an optimizer treats otherwise.
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
     def _reduce_bucket(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """DDP's hook: its buffer holds the last micro-batch; what was folded before it is laid out in the same way."""

@@ -13,7 +13,7 @@ from torch import nn
 from orchestrator.config.batch import BatchPlan
 from orchestrator.config.options import TrainConfig
 from orchestrator.data.dataset import DatasetInfo
-from orchestrator.models.build import build_model
+from orchestrator.models.build import build_model, has_unused_parameters
 from orchestrator.models.pretrained import load_pretrained
 from orchestrator.training.augmentation import Augmentation
 from orchestrator.training.buffers import StepBuffers
@@ -111,7 +111,8 @@ def build_run(config: TrainConfig, info: DatasetInfo, plan: BatchPlan, session: 
     validation = ImageBatches(info.validation_file, info, device, channels_last=config.channels_last)
     train_ids = subset(len(train), config.limit_train_samples, config.seed, "train")
     bare_model = _build_weights(config, info)
-    model = session.prepare_model(bare_model)
+    has_unused = world_size > 1 and has_unused_parameters(bare_model, config, info.channels, info.height, info.width)
+    model = session.prepare_model(bare_model, has_unused=has_unused)
     steps_per_epoch = plan.steps_per_epoch(len(train_ids))
     return TrainingRun(
         config=config,

@@ -27,6 +27,12 @@ DDP_OPTIONS: dict[str, Any] = {
     "gradient_as_bucket_view": True,
 }
 
+
+def ddp_options(has_unused: bool) -> dict[str, Any]:
+    """Arguments for DistributedDataParallel. Looking for unused parameters costs a walk over the graph in each step."""
+    return {**DDP_OPTIONS, "find_unused_parameters": has_unused}
+
+
 CHECKPOINT_META = "meta.json"
 
 
@@ -42,8 +48,11 @@ class Session(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def prepare_model(self, model: nn.Module) -> nn.Module:
-        """Move the model to the device and wrap it in DDP when there is more than one rank."""
+    def prepare_model(self, model: nn.Module, *, has_unused: bool) -> nn.Module:
+        """Move the model to the device and wrap it in DDP when there is more than one rank.
+
+        `has_unused`: some parameters take no part in the loss, which DDP has to be told.
+        """
 
     def emit(self, event: Event) -> None:
         """Tell the driver something; of all ranks only rank 0 is heard. Never waits."""
@@ -90,12 +99,12 @@ class LocalSession:
     def stop_requested(self) -> bool:
         return self._should_stop()
 
-    def prepare_model(self, model: nn.Module) -> nn.Module:
+    def prepare_model(self, model: nn.Module, *, has_unused: bool) -> nn.Module:
         model = model.to(self.device)
         if self.world_size == 1:
             return model
         ids = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, **DDP_OPTIONS)
+        return DistributedDataParallel(model, device_ids=ids, **ddp_options(has_unused))
 
     def emit(self, event: Event) -> None:
         if self.rank == 0:

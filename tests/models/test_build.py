@@ -11,7 +11,7 @@ from torch import nn
 
 from orchestrator.config.options import TrainConfig
 from orchestrator.errors import ConfigError
-from orchestrator.models.build import build_model, check_model, parameter_counts
+from orchestrator.models.build import build_model, check_model, has_unused_parameters, parameter_counts
 
 
 @pytest.fixture(autouse=True)
@@ -206,3 +206,18 @@ def test_parameter_counts_tells_the_frozen_ones() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     model[0].requires_grad_(False)
     assert parameter_counts(model) == (23, 8)
+
+
+def test_a_parameter_that_takes_no_part_is_found_and_nothing_is_changed() -> None:
+    config = TrainConfig(model="mine:net")
+    used = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.BatchNorm1d(3))
+    spare = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    spare.register_parameter("spare", nn.Parameter(torch.zeros(1)))
+    before = {name: value.clone() for name, value in used.state_dict().items()}
+    assert not has_unused_parameters(used, config, 1, 4, 4)
+    assert has_unused_parameters(spare, config, 1, 4, 4)
+    assert all(torch.equal(before[name], value) for name, value in used.state_dict().items())
+    assert all(p.grad is None for p in used.parameters())
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    frozen[1].bias.requires_grad_(False)
+    assert not has_unused_parameters(frozen, config, 1, 4, 4)

@@ -197,3 +197,27 @@ def test_unaligned_bucket_layout_changes_no_bit(ragged_folder: Path, tmp_path: P
     monkeypatch.setitem(DDP_OPTIONS, "bucket_cap_mb", 0.005)
     ranks = fit_on(3, config, tmp_path, "buckets")
     assert ranks[0].final["weights_sha256"] == alone.final["weights_sha256"]
+
+
+class _WithUnused(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(64, 10), torch.nn.Linear(3, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.used(images.flatten(1))
+
+
+def with_unused() -> torch.nn.Module:
+    return _WithUnused()
+
+
+def test_parameters_that_take_no_part_are_the_same_on_any_number_of_ranks(ragged_folder: Path, tmp_path: Path) -> None:
+    config = config_for(
+        ragged_folder, model="tests.training.test_ranks:with_unused", batch_size=24, micro_batch_size=6,
+        optimizer="adamw", weight_decay=0.1,
+    )  # fmt: skip
+    alone = fit_here(config)
+    for world_size in (2, 3):
+        ranks = fit_on(world_size, config, tmp_path, str(world_size))
+        assert {r.final["weights_sha256"] for r in ranks} == {alone.final["weights_sha256"]}
