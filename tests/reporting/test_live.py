@@ -43,12 +43,13 @@ def test_what_stays_on_the_terminal(tmp_path: Path) -> None:
 
 
 def test_close_twice_and_before_anything() -> None:
-    out, _ = console(terminal=True)
+    out, shown = console(terminal=True)
     progress = LiveProgress(out, out)
     progress.close()
     progress.phase("starting Ray")
     progress.close()
     progress.close()
+    assert shown.getvalue().count("\x1b[?25l") == shown.getvalue().count("\x1b[?25h") == 1
 
 
 def test_warnings_go_to_stderr_that_is_not_the_terminal() -> None:
