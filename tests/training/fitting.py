@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from orchestrator.data.dataset import prepare_dataset
 
 from orchestrator.config.batch import plan_batches
 from orchestrator.config.contract import resolve
 from orchestrator.config.options import TrainConfig
+from orchestrator.data.dataset import prepare_dataset
 from orchestrator.training.loop import fit
 from orchestrator.training.session import LocalSession
 
