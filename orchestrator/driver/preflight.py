@@ -89,13 +89,19 @@ def describe_dry_run(config: TrainConfig, run_folder: str) -> list[tuple[str, st
     rows = [
         ("data", f"{config.dataset}: {train:,} training and {validation:,} validation samples, {num_classes} classes"),
         ("batch", plan.describe(config.max_workers)),
-        ("steps", f"{total:,} optimizer steps: {config.epochs} epochs of {plan.steps_per_epoch(train):,}"),
+        ("steps", _describe_steps(config, total, plan.steps_per_epoch(train))),
         ("asked for", str(requested(config)) + (" (logical CPUs)" if not cluster_address(config) else "")),
         ("available", _available(config)),
-        ("would write", run_folder),
+        ("writes", run_folder),
     ]
     unbalanced = imbalance(plan, config.max_workers)
     return [*rows, *([("note", unbalanced)] if unbalanced else []), *(("note", text) for text in _sharing(config))]
+
+
+def _describe_steps(config: TrainConfig, total: int, per_epoch: int) -> str:
+    epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {per_epoch:,}"
+    cut = f", cut short by --max-steps {config.max_steps}" if total < config.epochs * per_epoch else ""
+    return f"{total:,} optimizer steps: {epochs}{cut}"
 
 
 def _available(config: TrainConfig) -> str:
