@@ -93,5 +93,7 @@ class SplitWriter:
             images = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.uint8(), shape), storage)
             labels = pa.array(np.frombuffer(self._labels, np.int64))
             batch = pa.RecordBatch.from_arrays([images, labels], ["image", "label"])
-            with pa.OSFile(str(self._path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+            # Without it, 2**31 values (14,000 images of 224 x 224 x 3) would be the most.
+            large = pa.ipc.IpcWriteOptions(allow_64bit=True)
+            with pa.OSFile(str(self._path), "wb") as sink, pa.ipc.new_file(sink, batch.schema, options=large) as writer:
                 writer.write_batch(batch)

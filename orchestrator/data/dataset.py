@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from orchestrator.data.cache import Split, open_split
 from orchestrator.data.folder import folder_source, is_class_folder
 from orchestrator.data.idx import DEFAULT_CLASSES, has_idx_files, idx_source
 from orchestrator.data.locks import locked
-from orchestrator.data.named import NAMES, named_source
+from orchestrator.data.named import NAMES, counts_before_download, named_source
 from orchestrator.data.parquet import is_parquet, parquet_source
 from orchestrator.data.preparation import prepare_files
 from orchestrator.data.source import Source
@@ -97,8 +98,12 @@ def is_prepared(info: DatasetInfo) -> bool:
 
 
 def count_samples(config: TrainConfig) -> tuple[int, int, int]:
-    """Training samples, validation samples and classes, without decoding an image. Raises as `prepare_dataset` does."""
-    source = find_source(config, cache_folder(config))
+    """Training samples, validation samples and classes, without decoding or downloading. Raises as `prepare_dataset`."""
+    cache = cache_folder(config)
+    with _reading(config):
+        if config.dataset in NAMES and (counts := counts_before_download(config.dataset, config.data_dir, cache)):
+            return counts
+    source = find_source(config, cache)
     train, validation = len(source.train), len(source.validation or ())
     if source.validation is None:
         validation = validation_count(train, config.validation_fraction)
@@ -107,17 +112,39 @@ def count_samples(config: TrainConfig) -> tuple[int, int, int]:
 
 
 def cache_folder(config: TrainConfig) -> Path:
+    """Absolute, because other processes of this node are told of files in it."""
     if config.cache_dir is not None:
-        return Path(config.cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orchestrator"
+        return Path(os.path.abspath(os.path.expanduser(config.cache_dir)))
+    return Path(os.path.abspath(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))) / "orchestrator"
 
 
 def find_source(config: TrainConfig, cache: Path) -> Source:
-    """What `--dataset` means: a name, or a path to one of three layouts."""
-    if config.dataset in NAMES:
-        return named_source(config.dataset, config.data_dir, cache)
-    path = Path(os.path.abspath(Path(config.dataset).expanduser()))
-    if not path.exists():
+    """What `--dataset` means: a name, or a path to one of three layouts.
+
+    Raises ConfigError and DataError.
+    """
+    with _reading(config):
+        known = config.dataset in NAMES
+        source = named_source(config.dataset, config.data_dir, cache) if known else _source_at(config)
+    if config.num_classes not in (None, len(source.class_names)):
+        raise ConfigError(
+            f"--num-classes {config.num_classes}, but {source.name} has {len(source.class_names)} classes by their names. "
+            "Leave it out: it is for labels that are numbers, in a folder of IDX files or in Parquet."
+        )
+    return source
+
+
+@contextmanager
+def _reading(config: TrainConfig) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename or config.dataset} cannot be read: {error.strerror or error}.") from error
+
+
+def _source_at(config: TrainConfig) -> Source:
+    path = Path(os.path.abspath(os.path.expanduser(config.dataset)))
+    if not os.path.exists(path):
         close = difflib.get_close_matches(config.dataset, NAMES, n=1)
         raise ConfigError(
             f"--dataset {config.dataset} is neither a name nor a path: there is no {path}. "
@@ -162,6 +189,8 @@ def _cached(folder: Path) -> DatasetInfo | None:
     """The dataset in a folder of the cache, if it is whole."""
     try:
         info = DatasetInfo.from_dict(json.loads((folder / _INFO).read_text()))
+        # The cache may have been moved, or be mounted elsewhere.
+        info = replace(info, train_file=str(folder / _FILES[0]), validation_file=str(folder / _FILES[1]))
         for name, count in zip(_FILES, (info.num_train, info.num_validation), strict=True):
             shape = (count, info.height, info.width, info.channels)
             if open_split(folder / name).images.shape != shape:

@@ -7,9 +7,11 @@ Format: two zero bytes, a type (8: unsigned byte), the number of dimensions, eac
 from __future__ import annotations
 
 import gzip
+import re
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -21,8 +23,12 @@ from orchestrator.errors import DataError
 
 _UNSIGNED_BYTE = 0x08
 _CHUNK = 1024 * 1024
+_GZIP_MAGIC = b"\x1f\x8b"
 _IMAGES, _LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 _TRAIN, _VALIDATION = ("train",), ("t10k", "test")
+# emnist-letters-train-images-idx3-ubyte.gz; also with a dot before idx, as some archives have it.
+_NAME = re.compile(r"(?P<set>.*-)?(?P<part>train|t10k|test)-(?P<kind>(images|labels))[-.]idx[13]-ubyte(\.gz)?")
+_AGAIN = "Copy or download it again."
 DEFAULT_CLASSES = 10
 
 
@@ -45,18 +51,30 @@ def has_idx_files(folder: Path) -> bool:
     return folder.is_dir() and _find(folder, _TRAIN, _IMAGES) is not None
 
 
+def is_complete(folder: Path) -> bool:
+    """Whether a folder holds images and labels of a training and of a test split."""
+    return folder.is_dir() and all(
+        _find(folder, parts, kind) is not None for parts in (_TRAIN, _VALIDATION) for kind in (_IMAGES, _LABELS)
+    )
+
+
 def idx_source(
-    folder: Path, name: str, class_names: tuple[str, ...], *, mirror_keeps_class: bool = True, classes_flag: bool = True
+    folder: Path, name: str, class_names: tuple[str, ...], *, mirror_keeps_class: bool = True, own_split: bool = False
 ) -> Source:
     """The dataset in a folder of IDX files: train-images-idx3-ubyte and so on, with or without .gz.
 
+    `own_split`: the dataset is a known one, with these classes and a test split that may not be left out.
     Raises DataError, naming file, item and number, for anything that is not as the format says.
     """
-    advice = " If the data has more classes, say --num-classes." if classes_flag else ""
+    advice = " If the data has more classes, say --num-classes." if not own_split else ""
     train = _open_pool(folder, _TRAIN, class_names, advice)
     if train is None:
         raise DataError(f"{folder} has no file *-{_IMAGES} of a training split.")
     validation = _open_pool(folder, _VALIDATION, class_names, advice)
+    if own_split and validation is None:
+        raise DataError(
+            f"{folder} has the training files of {name} and not the test files, t10k-{_IMAGES}.gz and so on."
+        )
     files = sorted(p for p in folder.iterdir() if "-idx" in p.name and p.is_file())
     _check_all_classes(train[1], class_names, train[0])
     return Source(
@@ -74,14 +92,20 @@ def _check_all_classes(pool: Pool, class_names: tuple[str, ...], file: Path) -> 
         raise DataError(f"{file} has a single class in {len(pool):,} labels; at least two are needed to learn from.")
 
 
-def _find(folder: Path, prefixes: tuple[str, ...], kind: str) -> Path | None:
-    """The file of a split: train-images-idx3-ubyte, emnist-letters-train-images-idx3-ubyte.gz, and the like."""
+def _find(folder: Path, parts: tuple[str, ...], kind: str) -> Path | None:
+    """The file of a split; of a plain and a compressed one the plain. Raises DataError for files of several datasets."""
     names = sorted(p.name for p in folder.iterdir() if p.is_file())
-    for prefix in prefixes:
-        wanted = tuple(f"{prefix}-{kind}{end}" for end in ("", ".gz"))
-        found = [n for n in names if n in wanted] or [n for n in names if n.endswith(tuple("-" + w for w in wanted))]
+    matches = [m for m in map(_NAME.fullmatch, names) if m and kind.startswith(m["kind"])]
+    for part in parts:
+        found = {m["set"]: m[0] for m in reversed(matches) if m["part"] == part}
+        if None in found:
+            return folder / found[None]
+        if len(found) > 1:
+            raise DataError(
+                f"{folder} holds several datasets: {', '.join(sorted(found.values()))}. Keep one of them in a folder."
+            )
         if found:
-            return folder / found[0]
+            return folder / next(iter(found.values()))
     return None
 
 
@@ -108,26 +132,31 @@ def _open_pool(
 
 def _check_file(file: Path, dims: int) -> _Header:
     """Read a file to its end in bounded memory; the header is believed only after the bytes were counted."""
-    try:
-        with _opened(file) as stream:
-            header = _read_header(file, stream, dims)
-            found = 0
-            while found <= header.bytes and (chunk := stream.read(_CHUNK)):
-                found += len(chunk)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{file} is damaged or cut short: {error}. Copy or download it again.") from error
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}.") from error
+    with _reading(file) as stream:
+        header = _read_header(file, stream, dims)
+        found = 0
+        while found <= header.bytes + _CHUNK and (chunk := stream.read(_CHUNK)):
+            found += len(chunk)
     if found != header.bytes:
         shape = " x ".join(f"{d:,}" for d in header.dims)
-        amount = f"more than {header.bytes:,}" if found > header.bytes else f"only {found:,}"
+        amount = f"{found:,}" if found <= header.bytes + _CHUNK else f"at least {found:,}"
         raise DataError(
-            f"{file} should hold {shape} = {header.bytes:,} bytes behind its header and holds {amount}. "
-            "Copy or download it again."
+            f"{file} should hold {shape} = {header.bytes:,} bytes behind its header and holds {amount}. {_AGAIN}"
         )
-    if header.dims[0] == 0 or 0 in header.dims:
-        raise DataError(f"{file} has no items: its header says {' x '.join(map(str, header.dims))}.")
+    if 0 in header.dims:
+        raise DataError(f"{file} has no items: its header says {' x '.join(map(str, header.dims))}. {_AGAIN}")
     return header
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
+    try:
+        with _opened(file) as stream:
+            yield stream
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{file} is damaged or cut short: {error}. {_AGAIN}") from error
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}.") from error
 
 
 def _opened(file: Path) -> gzip.GzipFile | BufferedReader:
@@ -138,17 +167,24 @@ def _read_header(file: Path, stream: gzip.GzipFile | BufferedReader, dims: int) 
     magic = stream.read(4)
     expected = bytes([0, 0, _UNSIGNED_BYTE, dims])
     if magic != expected:
-        swapped = {3: "labels", 1: "images"}[dims] if magic == bytes([0, 0, _UNSIGNED_BYTE, 4 - dims]) else None
-        hint = f" It looks like a file of {swapped}: are the names swapped?" if swapped else ""
-        raise DataError(f"{file} begins with {magic.hex(' ') or 'nothing'} and not with {expected.hex(' ')}.{hint}")
+        raise DataError(
+            f"{file} begins with {magic.hex(' ') or 'nothing'} and not with {expected.hex(' ')}. {_hint(magic, dims)}"
+        )
     sizes = stream.read(4 * dims)
     if len(sizes) < 4 * dims:
-        raise DataError(f"{file} ends within its header.")
+        raise DataError(f"{file} ends within its header. {_AGAIN}")
     return _Header(struct.unpack(f">{dims}I", sizes), 4 + 4 * dims)
 
 
+def _hint(magic: bytes, dims: int) -> str:
+    """What may be wrong with a file that should have `dims` dimensions and begins with `magic`."""
+    if magic == bytes([0, 0, _UNSIGNED_BYTE, 4 - dims]):
+        return f"It is a file of {'labels' if dims == 3 else 'images'}: are the names swapped?"
+    return "It is gzipped: let its name end in .gz." if magic.startswith(_GZIP_MAGIC) else _AGAIN
+
+
 def _read_labels(file: Path, header: _Header, classes: int, advice: str) -> np.ndarray:
-    with _opened(file) as stream:
+    with _reading(file) as stream:
         stream.read(header.offset)
         values = np.frombuffer(stream.read(header.bytes), np.uint8).astype(np.int64)
     wrong = np.flatnonzero(values >= classes)
@@ -162,7 +198,7 @@ def _read_labels(file: Path, header: _Header, classes: int, advice: str) -> np.n
 
 def _pictures(file: Path, header: _Header) -> Iterator[Picture]:
     _, height, width = header.dims
-    with _opened(file) as stream:
+    with _reading(file) as stream:
         stream.read(header.offset)
         for _ in range(header.dims[0]):
             yield np.frombuffer(stream.read(height * width), np.uint8).reshape(height, width)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from orchestrator.data.idx import has_idx_files, idx_source
+from orchestrator.data.idx import has_idx_files, idx_source, is_complete
 from orchestrator.data.locks import locked
 from orchestrator.data.source import Picture, Pool, Source
 from orchestrator.errors import DataError
@@ -25,17 +25,27 @@ _FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Sh
 
 @dataclass(frozen=True)
 class _Downloadable:
+    """A dataset of torchvision. `folder` is what its class makes below its root, `counts` are train, test, classes."""
+
     torchvision_class: str
-    class_names: tuple[str, ...] | None
-    mirror_keeps_class: bool
+    folder: str
+    counts: tuple[int, int, int]
+    class_names: tuple[str, ...] | None = None
+    mirror_keeps_class: bool = True
     debian_package: str | None = None
+
+    @property
+    def is_idx(self) -> bool:
+        return self.class_names is not None
 
 
 _DOWNLOADABLE = {
-    "mnist": _Downloadable("MNIST", _TEN, mirror_keeps_class=False),
-    "fashion-mnist": _Downloadable("FashionMNIST", _FASHION, True, "dataset-fashion-mnist"),
-    "cifar10": _Downloadable("CIFAR10", None, mirror_keeps_class=True),
-    "cifar100": _Downloadable("CIFAR100", None, mirror_keeps_class=True),
+    "mnist": _Downloadable("MNIST", "MNIST/raw", (60_000, 10_000, 10), _TEN, mirror_keeps_class=False),
+    "fashion-mnist": _Downloadable(
+        "FashionMNIST", "FashionMNIST/raw", (60_000, 10_000, 10), _FASHION, debian_package="dataset-fashion-mnist"
+    ),
+    "cifar10": _Downloadable("CIFAR10", "cifar-10-batches-py", (50_000, 10_000, 10)),
+    "cifar100": _Downloadable("CIFAR100", "cifar-100-python", (50_000, 10_000, 100)),
 }
 
 NAMES = ("digits", *_DOWNLOADABLE)
@@ -48,27 +58,50 @@ def named_source(name: str, data_dir: str | None, cache: Path) -> Source:
     """
     if name == "digits":
         return _digits()
-    entry = _DOWNLOADABLE[name]
-    root = Path(data_dir).expanduser() if data_dir else cache / "datasets"
-    if entry.class_names is None:
-        return _cifar(name, entry, root)
-    for folder in _idx_folders(name, entry, root, only_root=data_dir is not None):
-        if has_idx_files(folder):
-            break
-    else:
-        _download(name, entry, root)
-        folder = root / entry.torchvision_class / "raw"
-    return idx_source(folder, name, entry.class_names, mirror_keeps_class=entry.mirror_keeps_class, classes_flag=False)
+    entry, root = _DOWNLOADABLE[name], _root(data_dir, cache)
+    if not entry.is_idx:
+        return _cifar(name, entry, root, may_replace=data_dir is None)
+    names = entry.class_names or ()
+    folder = _placed(name, root, data_dir) or _downloaded(name, entry, root, _places(name, root, data_dir))
+    return idx_source(folder, name, names, mirror_keeps_class=entry.mirror_keeps_class, own_split=True)
 
 
-def _idx_folders(name: str, entry: _Downloadable, root: Path, *, only_root: bool) -> list[Path]:
-    """Where IDX files may lie, in order: in a folder that was named, on the system, in the cache."""
-    below = [root, root / name, root / entry.torchvision_class / "raw"]
-    if only_root:
-        return below
-    data_dirs = os.environ.get("XDG_DATA_DIRS", "/usr/local/share:/usr/share").split(":")
-    shares = [Path(sys.prefix) / "share", *(Path(d) for d in data_dirs if d)]
-    return [*(share / "datasets" / name for share in shares), *below]
+def counts_before_download(name: str, data_dir: str | None, cache: Path) -> tuple[int, int, int] | None:
+    """Training samples, test samples and classes of a dataset that would have to be downloaded; None if it is here."""
+    if name == "digits":
+        return None
+    entry, root = _DOWNLOADABLE[name], _root(data_dir, cache)
+    below = root / entry.folder
+    here = is_complete(below) or _placed(name, root, data_dir) is not None if entry.is_idx else below.is_dir()
+    return None if here else entry.counts
+
+
+def _root(data_dir: str | None, cache: Path) -> Path:
+    return Path(data_dir).expanduser() if data_dir else cache / "datasets"
+
+
+def _places(name: str, root: Path, data_dir: str | None) -> list[Path]:
+    """Where a user or a package may have put IDX files, in order: in the folder that was named, else on the system."""
+    if data_dir:
+        return [root, root / name]
+    data_dirs = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
+    shares = [Path(sys.prefix) / "share", *(Path(d) for d in data_dirs.split(":") if d)]
+    return [*(share / "datasets" / name for share in shares), root / name]
+
+
+def _placed(name: str, root: Path, data_dir: str | None) -> Path | None:
+    return next((folder for folder in _places(name, root, data_dir) if has_idx_files(folder)), None)
+
+
+def _downloaded(name: str, entry: _Downloadable, root: Path, looked_in: list[Path]) -> Path:
+    """torchvision's folder of IDX files, downloaded unless all of them are there."""
+    folder = root / entry.folder
+    # With a lock file another process may be downloading right now. Without one the folder may be read-only.
+    if _lock_file(name, root).exists() or not is_complete(folder):
+        with _downloading(name, entry, root, looked_in):
+            if not is_complete(folder):
+                _load(entry, root, download=True)
+    return folder
 
 
 def _digits() -> Source:
@@ -89,12 +122,22 @@ def _digits() -> Source:
     )
 
 
-def _cifar(name: str, entry: _Downloadable, root: Path) -> Source:
-    train, validation = (_download(name, entry, root, train=part) for part in (True, False))
-    names = tuple(str(n) for n in train.classes)
+def _cifar(name: str, entry: _Downloadable, root: Path, *, may_replace: bool) -> Source:
+    try:
+        # It compares checksums, so a download of another process that is under way does not pass for one.
+        train, validation = _load_both(entry, root, download=False)
+    except (RuntimeError, OSError) as error:
+        folder = root / entry.folder
+        if folder.exists() and not may_replace:
+            raise DataError(
+                f"{folder} is damaged or incomplete: its files do not have the checksums of {name}. "
+                "Copy it again, or remove it to have it downloaded."
+            ) from error
+        with _downloading(name, entry, root, [root / entry.folder]):
+            train, validation = _load_both(entry, root, download=True)
     return Source(
         name=name,
-        class_names=names,
+        class_names=tuple(str(n) for n in train.classes),
         train=_in_memory(train, f"{name} train"),
         validation=_in_memory(validation, f"{name} test"),
         # torchvision has compared the checksums of the files, so the name says it all.
@@ -112,26 +155,41 @@ def _in_memory(dataset: Any, title: str) -> Pool:
     return Pool(np.array(dataset.targets, dtype=np.int64), pictures, lambda i: f"image {i} of {title}")
 
 
-def _download(name: str, entry: _Downloadable, root: Path, *, train: bool = True) -> Any:
-    """torchvision's dataset, downloaded into `root` unless it is there."""
+def _load(entry: _Downloadable, root: Path, *, train: bool = True, download: bool) -> Any:
     import torchvision.datasets
 
-    dataset_class = getattr(torchvision.datasets, entry.torchvision_class)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with locked(root / f".{name}.lock"), _quiet():
-            return dataset_class(str(root), train=train, download=True)
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
-        there = f"Debian's package {entry.debian_package}, or " if entry.debian_package else ""
-        raise DataError(
-            f"The dataset {name} is not on this machine and could not be downloaded into {root}: {error}. "
-            f"Get it by {there}on a machine with a network by torchvision.datasets.{entry.torchvision_class}"
-            "(FOLDER, download=True), and name that folder with --data-dir."
-        ) from error
+    return getattr(torchvision.datasets, entry.torchvision_class)(str(root), train=train, download=download)
+
+
+def _load_both(entry: _Downloadable, root: Path, *, download: bool) -> tuple[Any, Any]:
+    return _load(entry, root, train=True, download=download), _load(entry, root, train=False, download=download)
+
+
+def _lock_file(name: str, root: Path) -> Path:
+    return root / f".{name}.lock"
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """torchvision prints a progress bar for each file."""
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        yield
+def _downloading(name: str, entry: _Downloadable, root: Path, looked_in: list[Path]) -> Iterator[None]:
+    """One process of the node, in silence: torchvision draws a progress bar for each file.
+
+    Raises DataError saying where the files can come from instead.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with (
+            locked(_lock_file(name, root)),
+            open(os.devnull, "w") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+        ):
+            yield
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        package = f"install Debian's package {entry.debian_package}, or " if entry.debian_package else ""
+        raise DataError(
+            f"The dataset {name} is not in {', '.join(map(str, looked_in))}, and could not be downloaded into {root}: "
+            f"{reason}. "
+            f"To have it without a network, {package}call torchvision.datasets.{entry.torchvision_class}(FOLDER, "
+            f"download=True) on a machine that has one, bring FOLDER here, and name it with --data-dir."
+        ) from error

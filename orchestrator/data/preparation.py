@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -48,6 +50,21 @@ def prepare_files(
     Raises DataError for pictures that cannot be read (all of them are named) or are of several sizes, and
     EnvironmentMismatchError if there is too little room.
     """
+    with _quiet_pillow():
+        return _prepare(source, config, train_path, validation_path, on_progress)
+
+
+@contextmanager
+def _quiet_pillow() -> Iterator[None]:
+    """Pillow warns, without a file's name, of large images and of tags that it cannot read; neither is an error here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+def _prepare(
+    source: Source, config: TrainConfig, train_path: Path, validation_path: Path, on_progress: OnProgress | None
+) -> dict[str, Any]:
     pools = [source.train, *([source.validation] if source.validation is not None else [])]
     survey = _survey(pools)
     if not survey.sizes:
@@ -68,7 +85,7 @@ def prepare_files(
     if bad:
         notes.append(f"left out: {_list_bad(bad)}")
     dims = {"height": shape.height, "width": shape.width, "channels": shape.channels}
-    return {**dims, **counts, "mean": mean, "std": std, "skipped": len(bad), "notes": tuple(notes)}
+    return {**dims, **counts, "mean": mean, "std": std, "skipped": len(bad), "notes": (*source.notes, *notes)}
 
 
 def _survey(pools: list[Pool]) -> _Survey:
@@ -99,8 +116,9 @@ def _choose_shape(survey: _Survey, image_size: int | None, *, named: bool) -> tu
         others = sum(n for size, n in survey.sizes.items() if size != (image_size, image_size))
         if not others or not named:
             return shape, []
-        kinds = f" of {len(survey.sizes)} sizes" if len(survey.sizes) > 1 else ""
-        return shape, [f"{others:,} images{kinds} are scaled and cropped to {image_size}x{image_size}"]
+        kinds = f", which have {len(survey.sizes)} sizes," if len(survey.sizes) > 1 else ""
+        size = f"{image_size}x{image_size}"
+        return shape, [f"{others:,} of {sum(survey.sizes.values()):,} images{kinds} are scaled and cropped to {size}"]
     if len(survey.sizes) > 1:
         shown = [f"{survey.examples[s]} is {s[0]}x{s[1]}" for s, _ in survey.sizes.most_common(3)]
         side = min(min(size) for size in survey.sizes)

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import orchestrator.data.cache as cache
 import orchestrator.data.preparation as preparation
 from orchestrator.config.options import TrainConfig
 from orchestrator.data.dataset import DatasetInfo, count_samples, is_prepared, open_split, prepare_dataset
+from orchestrator.data.decode import Shape
 from orchestrator.errors import ConfigError, DataError, EnvironmentMismatchError
 from tests.data.pictures import class_folders, encoded, grey, red_and_blue
 from tests.toy import toy_images, write_idx_folder
@@ -107,6 +109,33 @@ def test_nothing_is_decoded_twice_until_a_file_changes(
     assert not list((tmp_path / "xdg-cache").rglob("*.raw"))
 
 
+def test_a_cache_may_be_moved(toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = prepare_dataset(config_for(toy_folder, cache_dir="here"))
+    assert Path(first.train_file).parents[2] == tmp_path / "here"
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    forbid_decoding(monkeypatch)
+    second = prepare_dataset(config_for(toy_folder, cache_dir="there"))
+    assert Path(second.train_file).is_relative_to(tmp_path / "there")
+    assert len(open_split(second.validation_file).labels) == 30
+
+
+def test_more_values_than_32_bits_can_count(tmp_path: Path) -> None:
+    # Two GiB of pixels would make a slow test: without this option Arrow refuses to write that many.
+    options = []
+    original = cache.pa.ipc.new_file
+
+    def spying(sink: Any, schema: Any, **given: Any) -> Any:
+        options.append(given["options"].allow_64bit)
+        return original(sink, schema, **given)
+
+    with pytest.MonkeyPatch.context() as patch, cache.SplitWriter(tmp_path / "a.arrow", Shape(2, 2, 1)) as writer:
+        patch.setattr(cache.pa.ipc, "new_file", spying)
+        writer.add(np.zeros((2, 2, 1), np.uint8), 0)
+        writer.finish()
+    assert options == [True]
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "foreign", "no info", "foreign info"])
 def test_a_damaged_cache_is_made_again(toy_folder: Path, damage: str) -> None:
     info = prepare_dataset(config_for(toy_folder))
@@ -149,7 +178,7 @@ def test_images_of_several_sizes_need_one(tmp_path: Path) -> None:
         prepare_dataset(config_for(tmp_path / "c"))
     info = prepare_dataset(config_for(tmp_path / "c", image_size=8))
     assert (info.height, info.width) == (8, 8)
-    assert info.notes == ("1 images of 2 sizes are scaled and cropped to 8x8",)
+    assert info.notes == ("1 of 7 images, which have 2 sizes, are scaled and cropped to 8x8",)
 
 
 def test_one_colour_image_makes_a_colour_dataset(tmp_path: Path) -> None:
@@ -198,6 +227,40 @@ def test_only_broken_images_are_no_dataset(tmp_path: Path) -> None:
         prepare_dataset(config_for(tmp_path / "c", on_bad_sample="skip"))
 
 
+def test_an_image_cut_behind_its_header_is_a_bad_image_and_no_trouble_with_the_cache(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "c", {"a": 4, "b": 4}, size=(64, 64))
+    content = encoded(Image.effect_noise((64, 64), 90))
+    (root / "a" / "9.png").write_bytes(content[: len(content) // 2])
+    (root / "b" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(
+        DataError, match=r"2 images cannot be read: .*a/9\.png \(.*truncated.*b/gone\.png \(No such file"
+    ):
+        prepare_dataset(config_for(root))
+    assert prepare_dataset(config_for(root, on_bad_sample="skip")).skipped == 2
+
+
+def test_large_images_and_odd_tags_raise_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = class_folders(tmp_path / "c", {"a": 4, "b": 4})
+    Image.new("RGB", (8, 8)).save(root / "a" / "tag.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff garbage")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)
+    assert prepare_dataset(config_for(root)).num_train == 7
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(DataError, match="No image of c can be read.*decompression bomb"):
+        prepare_dataset(config_for(root, seed=1))
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = class_folders(tmp_path / "c", {"a": 2, "b": 2})
+
+    def refuse(path: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("orchestrator.data.folder.os.scandir", refuse)
+    for ask in (prepare_dataset, count_samples):
+        with pytest.raises(DataError, match="c/a cannot be read: Permission denied"):
+            ask(config_for(root))
+
+
 def test_a_cache_that_cannot_be_written_is_an_environment_error(toy_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(EnvironmentMismatchError, match="--cache-dir"):
@@ -233,6 +296,26 @@ def test_paths_are_taken_as_they_are(tmp_path: Path, place: str, monkeypatch: py
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_link_to_a_dataset_is_the_dataset(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(write_idx_folder(tmp_path / "real"))
+    assert prepare_dataset(config_for(tmp_path / "link")).name == "link"
+
+
+def test_a_number_of_classes_that_is_not_the_data_s_is_refused(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "c", {"a": 3, "b": 3})
+    assert prepare_dataset(config_for(folder, num_classes=2)).class_names == ("a", "b")
+    for dataset, has in ((folder, 2), ("digits", 10)):
+        with pytest.raises(ConfigError, match=f"--num-classes 7, but .* has {has} classes"):
+            prepare_dataset(config_for(dataset, num_classes=7))
+
+
+def test_what_is_found_and_not_used_is_noted(tmp_path: Path) -> None:
+    for part in ("train", "val", "test"):
+        class_folders(tmp_path / "c" / part, {"a": 3, "b": 3})
+    notes = prepare_dataset(config_for(tmp_path / "c")).notes
+    assert notes == (f"of {tmp_path / 'c'} train/ and val/ are used, and not test/",)
+
+
 def test_what_is_no_dataset_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"fashon-mnist is neither a name nor a path.*Did you mean fashion-mnist\?"):
         prepare_dataset(config_for("fashon-mnist"))
@@ -242,5 +325,8 @@ def test_what_is_no_dataset_is_said(tmp_path: Path) -> None:
         prepare_dataset(config_for(tmp_path / "stuff"))
     with pytest.raises(DataError, match="neither a file nor a folder"):
         prepare_dataset(config_for("/dev/null"))
+    for nonsense in ("~nobody-of-this-name/x", "x" * 5000):
+        with pytest.raises(ConfigError, match="neither a name nor a path"):
+            prepare_dataset(config_for(nonsense))
     with pytest.raises(DataError, match="a file of 1 bytes"):
         prepare_dataset(config_for(tmp_path / "stuff" / "a.csv"))

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from orchestrator.data.decode import BadPictureError, Look, Shape, decode, look_at
+from orchestrator.data.source import Missing, Picture
 from tests.data.pictures import encoded, grey, red_and_blue
 
 COLOUR, GREY = Shape(4, 6, 3), Shape(4, 6, 1)
@@ -55,6 +56,25 @@ def test_orientation_is_applied_to_size_and_pixels(tmp_path: Path) -> None:
     assert np.abs(decode(file, COLOUR).astype(int) - np.asarray(red_and_blue()).astype(int)).max() <= 12
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG"])
+def test_every_orientation_in_every_format_is_as_pillow_has_it(tmp_path: Path, orientation: int, kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = tmp_path / "a.img"
+    red_and_blue().save(file, kind, exif=exif)
+    with Image.open(file) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image))
+    look = look_at(file)
+    assert (look.height, look.width) == expected.shape[:2]
+    assert np.array_equal(decode(file, Shape(look.height, look.width, 3)), expected)
+
+
+def test_looking_at_a_png_does_not_decode_it() -> None:
+    content = encoded(Image.effect_noise((64, 64), 90))
+    assert look_at(content[: len(content) // 2]) == Look(width=64, height=64, grey=True)
+
+
 def test_colour_in_a_grey_dataset_is_luma_and_grey_in_a_colour_one_is_threefold(tmp_path: Path) -> None:
     pixels = decode(encoded(red_and_blue()), GREY)
     assert (pixels[:, 0, 0].tolist(), pixels[:, 5, 0].tolist()) == ([76] * 4, [29] * 4)
@@ -95,7 +115,7 @@ def test_pixels_of_the_right_shape_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("picture", "reason"),
     [
-        (None, "there is no image"),
+        (Missing("there is no image"), "there is no image"),
         (b"", "empty"),
         (b"<html>404</html>", "not an image"),
         (encoded(red_and_blue().resize((60, 40)))[:90], "truncated|not an image|broken"),
@@ -103,6 +123,6 @@ def test_pixels_of_the_right_shape_are_passed_on() -> None:
     ],
     ids=["missing", "empty", "html", "cut", "float"],
 )
-def test_what_cannot_be_read_has_a_reason(picture: bytes | None, reason: str) -> None:
+def test_what_cannot_be_read_has_a_reason(picture: Picture, reason: str) -> None:
     with pytest.raises(BadPictureError, match=reason):
         decode(picture, COLOUR)

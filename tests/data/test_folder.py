@@ -83,3 +83,41 @@ def test_what_is_a_class_folder(tmp_path: Path) -> None:
     assert not is_class_folder(tmp_path)
     class_folders(tmp_path / "train", {"a": 1, "b": 1})
     assert is_class_folder(tmp_path)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    source = folder_source(class_folders(tmp_path, {"car": 2, "plane": 2, "train": 2}))
+    assert source.class_names == ("car", "plane", "train")
+    assert source.validation is None
+
+
+def test_images_in_a_split_folder_need_class_folders(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "flat", {"train": 2, "val": 2})
+    with pytest.raises(
+        DataError, match=r"flat/train has no class folders: its images belong into train/CLASS/image\.jpg"
+    ):
+        folder_source(root)
+    class_folders(root / "train", {"a": 2, "b": 2})
+    with pytest.raises(DataError, match="flat/val has no images in class folders"):
+        folder_source(root)
+
+
+@pytest.mark.parametrize("target", ["a", ".", "a/deep"])
+def test_a_link_to_a_folder_around_it_is_refused(tmp_path: Path, target: str) -> None:
+    class_folders(tmp_path, {"a/deep": 2, "b": 2})
+    (tmp_path / "a" / "deep" / "link").symlink_to(tmp_path / target)
+    with pytest.raises(DataError, match="is a link to a folder that it lies in"):
+        folder_source(tmp_path)
+
+
+def test_a_linked_class_folder_is_followed(tmp_path: Path) -> None:
+    class_folders(tmp_path / "real", {"x": 3})
+    class_folders(tmp_path / "data", {"a": 2})
+    (tmp_path / "data" / "b").symlink_to(tmp_path / "real" / "x")
+    assert folder_source(tmp_path / "data").train.labels.tolist() == [0, 0, 1, 1, 1]
+
+
+def test_folders_beside_the_splits_are_noted(tmp_path: Path) -> None:
+    for name in ("train", "extra"):
+        class_folders(tmp_path / name, {"a": 1, "b": 1})
+    assert folder_source(tmp_path).notes == (f"of {tmp_path} train/ is used, and not extra/",)

@@ -47,8 +47,8 @@ def test_files_without_gz_and_with_a_prefix_are_found(tmp_path: Path) -> None:
 
 
 DAMAGES = [
-    ("cut data", IMAGES, lambda b: b[:-500], "holds only 49,676"),
-    ("bytes behind the data", IMAGES, lambda b: b + b"1234567", "holds more than 50,176"),
+    ("cut data", IMAGES, lambda b: b[:-500], "holds 49,676"),
+    ("bytes behind the data", IMAGES, lambda b: b + b"1234567", "holds 50,183"),
     ("wrong magic", IMAGES, lambda b: b"\1\2" + b[2:], "begins with 01 02 08 03"),
     ("huge count", IMAGES, lambda b: b[:4] + struct.pack(">I", 2**31 - 1) + b[8:], "2,147,483,647 x 28 x 28"),
     ("ends in the header", IMAGES, lambda b: b[:9], "ends within its header"),
@@ -76,6 +76,37 @@ def test_a_cut_gzip_is_named(toy_folder: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(DataError, match=f"{IMAGES} is damaged or cut short"):
         idx_source(toy_folder, "toy", TEN)
+
+
+def test_far_too_many_bytes_are_not_read_to_their_end(toy_folder: Path) -> None:
+    rewrite(toy_folder / IMAGES, lambda b: b + bytes(9_000_000))
+    with pytest.raises(DataError, match=r"= 50,176 bytes behind its header and holds at least [12],"):
+        idx_source(toy_folder, "toy", TEN)
+
+
+def test_a_gzipped_file_with_a_plain_name_is_recognised(toy_folder: Path) -> None:
+    (toy_folder / IMAGES).rename(toy_folder / IMAGES.removesuffix(".gz"))
+    with pytest.raises(DataError, match=r"begins with 1f 8b .* It is gzipped: let its name end in \.gz"):
+        idx_source(toy_folder, "toy", TEN)
+
+
+def test_files_of_two_datasets_are_not_mixed(tmp_path: Path) -> None:
+    images, labels = toy_images(20)
+    for name in ("emnist-digits", "emnist-letters"):
+        (tmp_path / f"{name}-train-images-idx3-ubyte").write_bytes(idx_bytes(images))
+        (tmp_path / f"{name}-train-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
+    with pytest.raises(DataError, match="several datasets: emnist-digits-.*, emnist-letters-"):
+        idx_source(tmp_path, "emnist", TEN)
+
+
+def test_names_with_a_dot_are_found(tmp_path: Path) -> None:
+    images, labels = toy_images(20)
+    for part in ("train", "t10k"):
+        (tmp_path / f"{part}-images.idx3-ubyte").write_bytes(idx_bytes(images))
+        (tmp_path / f"{part}-labels.idx1-ubyte").write_bytes(idx_bytes(labels))
+    source = idx_source(tmp_path, "dots", TEN)
+    assert source.validation is not None
+    assert len(source.validation) == 20
 
 
 def test_swapped_files_are_recognised(toy_folder: Path) -> None:
