@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from orchestrator.config.options import TrainConfig
 
@@ -23,7 +22,8 @@ def absolute(path: str) -> str:
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """The config as every process on every node understands it."""
     changed = {name: absolute(value) for name in _PATH_FIELDS if (value := getattr(config, name)) is not None}
-    if Path(config.dataset).expanduser().exists():
+    # os.path answers False where pathlib raises: a user that there is not, a name longer than a file's may be.
+    if os.path.exists(os.path.expanduser(config.dataset)):
         changed["dataset"] = absolute(config.dataset)
     if config.resume not in ("never", "auto"):
         changed["resume"] = absolute(config.resume)

@@ -29,7 +29,7 @@ from orchestrator.errors import ConfigError, DataError, EnvironmentMismatchError
 
 __all__ = ["DatasetInfo", "Split", "count_samples", "is_prepared", "open_split", "prepare_dataset"]
 
-_FORMAT = 1
+_FORMAT = 2
 _INFO = "info.json"
 _FILES = ("train.arrow", "validation.arrow")
 

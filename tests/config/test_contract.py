@@ -54,3 +54,8 @@ def test_uris_and_names_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     config = with_absolute_paths(TrainConfig(dataset="images", resume="runs/x"))
     assert config.dataset == str(tmp_path / "images")
     assert config.resume == str(tmp_path / "runs" / "x")
+
+
+@pytest.mark.parametrize("dataset", ["~nobody-of-this-name/x", "x" * 5000, "a\0b"])
+def test_what_can_be_no_path_stays_for_the_data_to_refuse(dataset: str) -> None:
+    assert with_absolute_paths(TrainConfig(dataset=dataset)).dataset == dataset
