@@ -26,7 +26,10 @@ class BatchPlan:
 
     @property
     def micro_batches_per_step(self) -> int:
-        return len(self.micro_batches(self.batch_size))
+        # Not len(micro_batches(...)): a batch that is refused as larger than the data may be larger than memory too.
+        count, rest = divmod(self.batch_size, self.micro_batch_size)
+        joins = rest == 1 and count > 0
+        return count + (rest > 0 and not joins)
 
     def micro_batches(self, samples: int) -> list[range]:
         """Positions of each micro-batch in a step of `samples` samples; at most `batch_size`.

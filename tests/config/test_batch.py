@@ -22,6 +22,8 @@ def test_micro_batches_partition_a_step(batch: int, micro: int, samples: int) ->
     samples = min(samples, batch)
     ranges = BatchPlan(batch, micro).micro_batches(samples)
     assert [i for r in ranges for i in r] == list(range(samples))
+    plan_of_all = BatchPlan(batch, micro)
+    assert plan_of_all.micro_batches_per_step == len(plan_of_all.micro_batches(batch))
     assert all(len(r) <= micro + 1 for r in ranges)
     if micro > 1 and samples > 1:
         assert min(len(r) for r in ranges) > 1
@@ -90,6 +92,10 @@ def test_every_worker_has_something_to_do_or_the_plan_is_refused(batch: int, wor
         assert batch < 2 * workers or workers * (-(-batch // workers)) - batch >= -(-batch // workers) - 1
     else:
         assert result.micro_batches_per_step >= workers
+
+
+def test_a_batch_larger_than_memory_is_planned_without_being_listed() -> None:
+    assert plan(batch_size=10**15, micro_batch_size=1).micro_batches_per_step == 10**15
 
 
 def test_an_unbalanced_choice_is_said() -> None:
