@@ -7,7 +7,8 @@ B, m and K are fixed when a run is launched and stored in its checkpoints; W may
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.config.options import TrainConfig
 from orchestrator.errors import ConfigError
@@ -69,50 +70,91 @@ def block(count: int, workers: int, rank: int) -> range:
     return range(start, start + size + (rank < longer))
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked for of a batch; `None` is derived from the others."""
+
+    batch_size: int
+    num_workers: int
+    micro_batch_size: int | None
+    accumulation_steps: int | None
+
+    def plan(self) -> BatchPlan:
+        derived = ceil_div(self.batch_size, self.num_workers * (self.accumulation_steps or 1))
+        return BatchPlan(self.batch_size, self.micro_batch_size or derived)
+
+    def problem(self) -> str | None:
+        """Why this cannot be, as a sentence; None if it can."""
+        batch, micro, accumulation = self.batch_size, self.micro_batch_size, self.accumulation_steps
+        workers = _count(self.num_workers, "worker", "workers")
+        if self.num_workers > batch:
+            return f"--batch-size {batch} is less than one sample for each of {workers}."
+        if accumulation is not None and accumulation * self.num_workers > batch:
+            return (
+                f"--accumulation-steps {accumulation} on {workers} asks for {accumulation * self.num_workers} "
+                f"micro-batches, more than the {_count(batch, 'sample', 'samples')} of --batch-size."
+            )
+        if micro is not None and micro > batch:
+            return f"--micro-batch-size {micro} is more than --batch-size {batch}, which is the global one, over all workers."
+        count = self.plan().micro_batches_per_step
+        if self.num_workers > count:
+            return (
+                f"{workers}, but --batch-size {batch} in micro-batches of {self.plan().micro_batch_size} is only "
+                f"{count} of them a step: {self.num_workers - count} would never work."
+            )
+        steps = ceil_div(count, self.num_workers)
+        if micro is not None and accumulation is not None and steps != accumulation:
+            return (
+                f"--batch-size {batch}, --micro-batch-size {micro} and --accumulation-steps {accumulation} do not agree: "
+                f"{_count(batch, 'sample', 'samples')} in micro-batches of {micro} on {workers} are "
+                f"{_count(steps, 'accumulation step', 'accumulation steps')}."
+            )
+        return None
+
+    def choices(self) -> list[str]:
+        """Flags of which each alone makes it possible. There is always one: a batch that divides evenly."""
+        batch, workers = self.batch_size, self.num_workers
+        micro, accumulation = self.micro_batch_size, self.accumulation_steps
+        one_each, steps = workers * (micro or 1), accumulation or 1
+        count = self.plan().micro_batches_per_step
+        share = batch // (workers * steps)
+        values: dict[str, list[int | None]] = {
+            "batch_size": [one_each, one_each * steps],
+            "num_workers": [self._fewer_workers()],
+            "micro_batch_size": [share, share + 1, None] if micro else [batch // workers],
+            "accumulation_steps": [ceil_div(count, workers), batch // workers, None] if accumulation else [],
+        }
+        return [choice for name, candidates in values.items() if (choice := self._first_that_works(name, candidates))]
+
+    def _fewer_workers(self) -> int:
+        """The most workers that all have something to do."""
+        workers = max(min(self.num_workers, self.batch_size // (self.accumulation_steps or 1)), 1)
+        if self.micro_batch_size and self.accumulation_steps:
+            return ceil_div(self.plan().micro_batches_per_step, self.accumulation_steps)
+        # Fewer workers may mean larger micro-batches, and so fewer of these.
+        while (count := replace(self, num_workers=workers).plan().micro_batches_per_step) < workers:
+            workers = count
+        return workers
+
+    def _first_that_works(self, name: str, candidates: list[int | None]) -> str | None:
+        flag = "--" + name.replace("_", "-")
+        for value in candidates:
+            change: dict[str, Any] = {name: value}
+            if value != 0 and replace(self, **change).problem() is None:
+                return f"no {flag}" if value is None else f"{flag} {value}"
+        return None
+
+
 def plan_batches(config: TrainConfig) -> BatchPlan:
     """Fix B and m for the launch of a run.
 
-    Raises ConfigError if micro-batch size, accumulation steps, batch and workers contradict one another.
+    Raises ConfigError if micro-batch size, accumulation steps, batch and workers contradict one another, with the
+    changes that would each be enough.
     """
-    batch, workers = config.batch_size, max(config.max_workers, 1)
-    micro, accumulation = config.micro_batch_size, config.accumulation_steps
-    if workers > batch:
-        raise ConfigError(
-            f"--batch-size {batch} is less than one sample for each of {workers} workers. "
-            f"Use --batch-size {workers} or more, or --num-workers {batch} or fewer."
-        )
-    if accumulation is not None and accumulation * workers > batch:
-        raise ConfigError(
-            f"--accumulation-steps {accumulation} on {workers} workers asks for {accumulation * workers} micro-batches, "
-            f"more than the {batch} samples of --batch-size. Use --accumulation-steps {batch // workers} or fewer."
-        )
-    if micro is None:
-        return _checked(BatchPlan(batch, ceil_div(batch, workers * (accumulation or 1))), workers)
-    if micro > batch:
-        raise ConfigError(
-            f"--micro-batch-size {micro} is more than --batch-size {batch}. "
-            f"The batch is the global one, over all workers: use --batch-size {micro * workers}, or a smaller micro-batch."
-        )
-    plan = _checked(BatchPlan(batch, micro), workers)
-    if accumulation is not None and ceil_div(plan.micro_batches_per_step, workers) != accumulation:
-        raise ConfigError(
-            f"--batch-size {batch}, --micro-batch-size {micro} and --accumulation-steps {accumulation} do not agree: "
-            f"{batch} samples in micro-batches of {micro} on {_count(workers, 'worker', 'workers')} are "
-            f"{ceil_div(plan.micro_batches_per_step, workers)} accumulation steps. "
-            f"Leave one of them out, or use --batch-size {micro * accumulation * workers}."
-        )
-    return plan
-
-
-def _checked(plan: BatchPlan, workers: int) -> BatchPlan:
-    count = plan.micro_batches_per_step
-    if workers > count:
-        raise ConfigError(
-            f"{workers} workers, but --batch-size {plan.batch_size} in micro-batches of {plan.micro_batch_size} is only "
-            f"{count} of them a step: {workers - count} would never work. Use --num-workers {count} or fewer, "
-            f"or --micro-batch-size {max(plan.batch_size // workers, 1)}."
-        )
-    return plan
+    asked = _Asked(config.batch_size, max(config.max_workers, 1), config.micro_batch_size, config.accumulation_steps)
+    if problem := asked.problem():
+        raise ConfigError(f"{problem} Use {', or '.join(asked.choices())}.")
+    return asked.plan()
 
 
 def imbalance(plan: BatchPlan, workers: int) -> str | None:

@@ -90,11 +90,17 @@ class ScaleOptions(Options):
         description="CPUs, and torch threads, of each worker. Part of the result: weight gradients depend on it.",
     )
     address: str | None = Field(
-        None, description="Ray cluster to connect to: auto, or HOST:PORT. None starts Ray on this machine for the run."
+        None,
+        min_length=1,
+        description="Ray cluster to connect to: auto, or HOST:PORT. None starts Ray on this machine for the run.",
     )
     wait_for_resources: bool = Field(
         False, description="Wait for the cluster to grow instead of refusing a run that does not fit now."
     )
+
+
+DATASET_NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100")
+"""What `--dataset` knows by name. A folder of such a name is written as a path: ./digits."""
 
 
 class DataOptions(Options):
@@ -107,7 +113,9 @@ class DataOptions(Options):
         "folders, a folder of IDX files, a Parquet file or a folder of them.",
     )
     data_dir: str | None = Field(
-        None, description="Where downloaded datasets are kept. None: share/datasets, then ~/.cache/orchestrator."
+        None,
+        min_length=1,
+        description="Where downloaded datasets are kept. None: share/datasets, then ~/.cache/orchestrator.",
     )
     image_size: Integer | None = Field(
         None, ge=1, le=4096, description="Resize each image to this height and width, in pixels. None keeps their size."
@@ -123,7 +131,7 @@ class DataOptions(Options):
         description="basic: random shift, and mirroring where it keeps the class; strong: also rotation and erasing.",
     )
     cache_dir: str | None = Field(
-        None, description="Where decoded images are kept, once per node. None: ~/.cache/orchestrator."
+        None, min_length=1, description="Where decoded images are kept, once per node. None: ~/.cache/orchestrator."
     )
     on_bad_sample: Literal["stop", "skip"] = Field(
         "stop",
@@ -146,7 +154,9 @@ class ModelOptions(Options):
         description="cnn, cnn-bn, torchvision/NAME (such as torchvision/resnet18), or package.module:function.",
     )
     pretrained: str | None = Field(
-        None, description="Weights to begin with: a .safetensors or .pt file. Every key and shape has to fit."
+        None,
+        min_length=1,
+        description="Weights to begin with: a .safetensors or .pt file. Every key and shape has to fit.",
     )
     channels_last: bool = Field(False, description="Keep images and weights in the channels-last memory format.")
 
@@ -215,7 +225,7 @@ class RunOptions(Options):
     """Run: its name, its folder, its checkpoints."""
 
     output_dir: str = Field("runs", min_length=1, description="Folder, or URI, that the run's folder is made in.")
-    run_name: str | None = Field(None, description="Name of the run's folder. None: DATASET-MODEL-TIME.")
+    run_name: str | None = Field(None, min_length=1, description="Name of the run's folder. None: DATASET-MODEL-TIME.")
     resume: str = Field(
         "never",
         min_length=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from orchestrator.config.options import TrainConfig
+from orchestrator.config.options import DATASET_NAMES, TrainConfig
 
 _PATH_FIELDS = ("data_dir", "cache_dir", "pretrained", "output_dir")
 
@@ -23,7 +23,7 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """The config as every process on every node understands it."""
     changed = {name: absolute(value) for name in _PATH_FIELDS if (value := getattr(config, name)) is not None}
     # os.path answers False where pathlib raises: a user that there is not, a name longer than a file's may be.
-    if os.path.exists(os.path.expanduser(config.dataset)):
+    if config.dataset not in DATASET_NAMES and os.path.exists(os.path.expanduser(config.dataset)):
         changed["dataset"] = absolute(config.dataset)
     if config.resume not in ("never", "auto"):
         changed["resume"] = absolute(config.resume)

@@ -1,11 +1,12 @@
 """Reading a YAML file of options by the rules of YAML 1.2, without the surprises of PyYAML's 1.1.
 
 Only `true` and `false` are booleans (`no`, `off` and `yes` are text), `1e-3` is a number, a leading zero is refused, a
-key that stands twice is refused. Nothing in a file can run code.
+key that stands twice is refused, and so is every tag (`!!int`, `!!python/...`). Nothing in a file can run code.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,16 @@ _LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if tag := getattr(event, "tag", None):
+            shown = tag.replace("tag:yaml.org,2002:", "!!")
+            raise yaml.MarkedYAMLError(
+                problem=f"the tag {shown} is refused: no option needs one, and quotes make a value text",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, Node] = {}
@@ -74,13 +85,15 @@ def read_yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(f"{place}: {error.problem}.") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {str(error).splitlines()[0]}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} holds a number too long to read, or brackets too deep: {error}.") from error
     return values, lines
 
 
 def _read_text(path: str) -> str:
     try:
         # utf-8-sig: editors on Windows put a byte order mark first.
-        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+        return Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: there is no such file.") from None
     except UnicodeDecodeError as error:

@@ -15,12 +15,12 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from orchestrator.config.options import TrainConfig
+from orchestrator.config.options import DATASET_NAMES, TrainConfig
 from orchestrator.data.cache import Split, open_split
 from orchestrator.data.folder import folder_source, is_class_folder
 from orchestrator.data.idx import DEFAULT_CLASSES, has_idx_files, idx_source
 from orchestrator.data.locks import locked
-from orchestrator.data.named import NAMES, counts_before_download, named_source
+from orchestrator.data.named import counts_before_download, named_source
 from orchestrator.data.parquet import is_parquet, parquet_source
 from orchestrator.data.preparation import prepare_files
 from orchestrator.data.source import Source
@@ -101,7 +101,9 @@ def count_samples(config: TrainConfig) -> tuple[int, int, int]:
     """Training samples, validation samples and classes, without decoding or downloading. Raises as `prepare_dataset`."""
     cache = cache_folder(config)
     with _reading(config):
-        if config.dataset in NAMES and (counts := counts_before_download(config.dataset, config.data_dir, cache)):
+        if config.dataset in DATASET_NAMES and (
+            counts := counts_before_download(config.dataset, config.data_dir, cache)
+        ):
             return counts
     source = find_source(config, cache)
     train, validation = len(source.train), len(source.validation or ())
@@ -124,7 +126,7 @@ def find_source(config: TrainConfig, cache: Path) -> Source:
     Raises ConfigError and DataError.
     """
     with _reading(config):
-        known = config.dataset in NAMES
+        known = config.dataset in DATASET_NAMES
         source = named_source(config.dataset, config.data_dir, cache) if known else _source_at(config)
     if config.num_classes not in (None, len(source.class_names)):
         raise ConfigError(
@@ -145,10 +147,10 @@ def _reading(config: TrainConfig) -> Iterator[None]:
 def _source_at(config: TrainConfig) -> Source:
     path = Path(os.path.abspath(os.path.expanduser(config.dataset)))
     if not os.path.exists(path):
-        close = difflib.get_close_matches(config.dataset, NAMES, n=1)
+        close = difflib.get_close_matches(config.dataset, DATASET_NAMES, n=1)
         raise ConfigError(
             f"--dataset {config.dataset} is neither a name nor a path: there is no {path}. "
-            + (f"Did you mean {close[0]}?" if close else f"The names are {', '.join(NAMES)}.")
+            + (f"Did you mean {close[0]}?" if close else f"The names are {', '.join(DATASET_NAMES)}.")
         )
     if has_idx_files(path):
         classes = tuple(str(i) for i in range(config.num_classes or DEFAULT_CLASSES))

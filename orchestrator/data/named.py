@@ -48,11 +48,9 @@ _DOWNLOADABLE = {
     "cifar100": _Downloadable("CIFAR100", "cifar-100-python", (50_000, 10_000, 100)),
 }
 
-NAMES = ("digits", *_DOWNLOADABLE)
-
 
 def named_source(name: str, data_dir: str | None, cache: Path) -> Source:
-    """The dataset of that name, which is one of `NAMES`. Downloads what is not on this machine, once per node.
+    """The dataset of that name, which is one of `DATASET_NAMES`. Downloads what is not on this machine, once per node.
 
     Raises DataError when files are damaged or cannot be had, saying where they may be put.
     """

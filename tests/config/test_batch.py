@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ def test_micro_batches_partition_a_step(batch: int, micro: int, samples: int) ->
     assert [i for r in ranges for i in r] == list(range(samples))
     plan_of_all = BatchPlan(batch, micro)
     assert plan_of_all.micro_batches_per_step == len(plan_of_all.micro_batches(batch))
-    assert all(len(r) <= micro + 1 for r in ranges)
+    assert {len(r) for r in ranges[:-1]} <= {micro}
+    assert len(ranges[-1]) <= micro + 1
     if micro > 1 and samples > 1:
         assert min(len(r) for r in ranges) > 1
 
@@ -56,11 +58,15 @@ def test_an_elastic_run_is_planned_for_its_most_workers() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"batch_size": 4, "num_workers": 8}, "Use --batch-size 8 or more, or --num-workers 4 or fewer"),
-        ({"accumulation_steps": 100}, "Use --accumulation-steps 64 or fewer"),
+        ({"batch_size": 4, "num_workers": 8}, "Use --batch-size 8, or --num-workers 4"),
+        ({"accumulation_steps": 100}, "Use --batch-size 100, or --accumulation-steps 64"),
         ({"micro_batch_size": 100}, "--micro-batch-size 100 is more than --batch-size 64"),
-        ({"micro_batch_size": 8, "accumulation_steps": 3}, "are 8 accumulation steps.*use --batch-size 24"),
-        ({"num_workers": 4, "micro_batch_size": 32}, "only 2 of them a step: 2 would never work. Use --num-workers 2"),
+        ({"micro_batch_size": 8, "accumulation_steps": 3}, "are 8 accumulation steps. Use --batch-size 24, or"),
+        ({"batch_size": 7, "num_workers": 4}, "only 3 of them a step: 1 would never work. Use .*--num-workers 2,"),
+        (
+            {"num_workers": 4, "micro_batch_size": 32},
+            "only 2 of them a step: 2 would never work. Use .*--num-workers 2, or --micro-batch-size 16",
+        ),
     ],
 )
 def test_contradictions_are_refused_with_the_nearest_choice(options: dict[str, Any], said: str) -> None:
@@ -68,19 +74,59 @@ def test_contradictions_are_refused_with_the_nearest_choice(options: dict[str, A
         plan(**options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 8, "num_workers": 8},
-        {"accumulation_steps": 64},
-        {"micro_batch_size": 8, "accumulation_steps": 3, "batch_size": 24},
-        {"num_workers": 2, "micro_batch_size": 32},
-        {"micro_batch_size": 8, "accumulation_steps": 8},
-    ],
+optional_sizes = st.none() | st.integers(1, 60)
+asked_batches = st.builds(
+    TrainConfig,
+    batch_size=st.integers(1, 60),
+    num_workers=st.integers(0, 12) | st.builds("{0}:{0}".format, st.integers(1, 12)),
+    micro_batch_size=optional_sizes,
+    accumulation_steps=optional_sizes,
 )
-def test_what_was_advised_works(options: dict[str, Any]) -> None:
-    result = plan(**options)
-    assert result.micro_batches_per_step >= options.get("num_workers", 1)
+
+
+@given(asked_batches)
+def test_each_choice_that_is_advised_works_by_itself(asked: TrainConfig) -> None:
+    try:
+        plan_batches(asked)
+    except ConfigError as refusal:
+        advice = str(refusal).rpartition("Use ")[2].rstrip(".").split(", or ")
+    else:
+        return
+    for choice in advice:
+        no, flag, value = re.fullmatch(r"(no )?--([a-z-]+)(?: (\d+))?", choice).groups()
+        changed = asked.model_copy(update={flag.replace("-", "_"): None if no else int(value)})
+        assert plan_batches(changed).micro_batches_per_step >= max(changed.max_workers, 1)
+
+
+@given(asked_batches)
+def test_an_accepted_plan_is_what_was_asked_for(asked: TrainConfig) -> None:
+    try:
+        result = plan_batches(asked)
+    except ConfigError:
+        return
+    workers, count = max(asked.max_workers, 1), result.micro_batches_per_step
+    assert count == len(result.micro_batches(asked.batch_size)) >= workers
+    assert result.micro_batch_size == (asked.micro_batch_size or result.micro_batch_size)
+    if asked.accumulation_steps and asked.micro_batch_size:
+        assert len(block(count, workers, 0)) == asked.accumulation_steps
+
+
+def test_256_on_3_workers_is_86_86_84() -> None:
+    parts = plan(batch_size=256, num_workers=3).micro_batches(256)
+    assert parts == [range(0, 86), range(86, 172), range(172, 256)]
+
+
+def test_a_remainder_of_one_sample_joins_the_micro_batch_before_it() -> None:
+    assert BatchPlan(9, 4).micro_batches(9) == [range(0, 4), range(4, 9)]
+    assert BatchPlan(8, 4).micro_batches(5) == [range(0, 5)]
+    assert BatchPlan(8, 4).micro_batches(1) == [range(0, 1)]
+    assert BatchPlan(3, 1).micro_batches(3) == [range(0, 1), range(1, 2), range(2, 3)]
+
+
+def test_absurd_sizes_are_counted_without_listing_them() -> None:
+    assert BatchPlan(10**15 + 1, 10).micro_batches_per_step == 10**14
+    with pytest.raises(ConfigError, match="--num-workers 1000000000000000\\.$"):
+        plan(batch_size=10**15, num_workers=10**18)
 
 
 @given(st.integers(1, 300), st.integers(1, 12))
