@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "training": {"errors", "config", "data", "models"},
     "worker": {"errors", "config", "data", "training"},
     "driver": {"errors", "config", "data", "models", "reporting", "training", "worker"},
-    "train": {"config", "driver"},
+    "train": {"driver", "errors"},
 }
 
 

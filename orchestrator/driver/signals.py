@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: first a request to stop at the next step with a checkpoint, the second time an end at once."""
+"""Ctrl-C, SIGTERM and a closed terminal: first a request to stop at the next step with a checkpoint, the second time an end at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
     """Handlers for as long as the block lasts. Before `graceful` is set there is nothing to save, so a signal ends it.
 
-    An end at once is a KeyboardInterrupt in the main thread, whichever of the two signals it was.
+    An end at once is a KeyboardInterrupt in the main thread, whichever signal it was.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,9 @@ class StopSignals:
     def install(self) -> None:
         """Again after `ray.init`, which puts a handler of its own in the place of SIGTERM's."""
         for number in _SIGNALS:
-            signal.signal(number, self._handle)
+            # What nohup has set to be ignored stays ignored.
+            if self._before.get(number) is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self.requested or not self.graceful:
