@@ -58,7 +58,7 @@ def named_source(name: str, data_dir: str | None, cache: Path) -> Source:
         return _digits()
     entry, root = _DOWNLOADABLE[name], _root(data_dir, cache)
     if not entry.is_idx:
-        return _cifar(name, entry, root, may_replace=data_dir is None)
+        return _cifar(name, entry, _cifar_root(name, entry, root, data_dir), may_replace=data_dir is None)
     names = entry.class_names or ()
     folder = _placed(name, root, data_dir) or _downloaded(name, entry, root, _places(name, root, data_dir))
     return idx_source(folder, name, names, mirror_keeps_class=entry.mirror_keeps_class, own_split=True)
@@ -70,7 +70,10 @@ def counts_before_download(name: str, data_dir: str | None, cache: Path) -> tupl
         return None
     entry, root = _DOWNLOADABLE[name], _root(data_dir, cache)
     below = root / entry.folder
-    here = is_complete(below) or _placed(name, root, data_dir) is not None if entry.is_idx else below.is_dir()
+    if entry.is_idx:
+        here = is_complete(below) or _placed(name, root, data_dir) is not None
+    else:
+        here = (_cifar_root(name, entry, root, data_dir) / entry.folder).is_dir()
     return None if here else entry.counts
 
 
@@ -118,6 +121,11 @@ def _digits() -> Source:
         mirror_keeps_class=False,
         image_size=28,
     )
+
+
+def _cifar_root(name: str, entry: _Downloadable, root: Path, data_dir: str | None) -> Path:
+    """The folder that holds torchvision's folder of files: one of a package or a user, else where it is downloaded to."""
+    return next((p for p in _places(name, root, data_dir) if (p / entry.folder).is_dir()), root)
 
 
 def _cifar(name: str, entry: _Downloadable, root: Path, *, may_replace: bool) -> Source:

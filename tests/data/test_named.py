@@ -193,3 +193,21 @@ def test_cifar_comes_as_torchvision_reads_it(tmp_path: Path, monkeypatch: pytest
     assert source.validation is not None
     assert next(source.validation.pictures()).shape == (32, 32, 3)
     assert source.validation.place(1) == "image 1 of cifar10 test"
+
+
+def test_cifar_in_a_share_folder_is_found_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots: list[tuple[str, bool]] = []
+
+    class Cifar:
+        classes = ("plane", "car")
+
+        def __init__(self, root: str, *, train: bool, download: bool) -> None:
+            roots.append((root, download))
+            self.data = np.zeros((2, 32, 32, 3), np.uint8)
+            self.targets = [0, 1]
+
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", Cifar)
+    share = tmp_path / "share" / "datasets" / "cifar10"
+    (share / "cifar-10-batches-py").mkdir(parents=True)
+    find_source(TrainConfig(dataset="cifar10"), tmp_path / "cache")
+    assert roots == [(str(share), False)] * 2
