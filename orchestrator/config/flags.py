@@ -15,17 +15,21 @@ from orchestrator.config.options import GROUPS, Options, TrainConfig
 from orchestrator.config.sources import Layer, build_config, environment_layer, file_layer, from_text, nearest
 from orchestrator.errors import ConfigError
 
-_MANUAL = """Options come from --config files, then ORCHESTRATOR_* variables (ORCHESTRATOR_LR=0.01), then flags; later wins.
-Flags may be written with - or _.
+# At most 80 columns wide: tyro wraps the options to the terminal, but not this. Lines that are not indented it joins.
+_MANUAL = """options come from, where later wins:
+  1. --config FILE, several in their order
+  2. the environment, such as ORCHESTRATOR_LR=0.01
+  3. flags, with - or _ between words
 
 examples:
   python -m orchestrator.train
-  python -m orchestrator.train --num-workers 2 --dataset fashion-mnist --precision bf16
-  python -m orchestrator.train --config jobs/fashion-mnist.yaml --epochs 3 --dry-run
+  python -m orchestrator.train --num-workers 2 --dataset fashion-mnist
+  python -m orchestrator.train --config jobs/fashion-mnist.yaml --dry-run
   python -m orchestrator.train --run-name first --resume auto
 
 exit codes:
-  0 finished   2 usage   3 environment   4 data   5 out of memory   6 not finite   7 workers lost   8 hang   9 storage
+   0 finished        1 unexpected     2 usage         3 environment   4 data
+   5 out of memory   6 not finite     7 workers lost  8 hang          9 storage
   75 stopped with a checkpoint: the same command with --resume auto goes on"""
 
 
@@ -87,7 +91,11 @@ def parse_command_line(arguments: Sequence[str], *, prog: str, description: str)
 
 
 def _flag_layer(values: dict[str, Any]) -> Layer:
-    options = {n: from_text(v) if isinstance(v, str) else v for n, v in values.items() if n in TrainConfig.model_fields}
+    options = {
+        name: from_text(value, TrainConfig, name) if isinstance(value, str) else value
+        for name, value in values.items()
+        if name in TrainConfig.model_fields
+    }
     return Layer(options, {name: _flag(name) for name in options})
 
 

@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -79,24 +79,30 @@ def _unknown_key(name: str, value: Any, known: Sequence[str]) -> str:
 def environment_layer(environment: Mapping[str, str], config_class: type[BaseModel]) -> Layer:
     """The options of `ORCHESTRATOR_*` variables.
 
-    Raises ConfigError for one that is no option: a typo would otherwise train with defaults.
+    Raises ConfigError for those that are no option: a typo would otherwise train with defaults.
     """
     known = list(config_class.model_fields)
     found = {n: n.removeprefix(ENVIRONMENT_PREFIX).lower() for n in environment if n.startswith(ENVIRONMENT_PREFIX)}
-    for variable, name in found.items():
-        if name not in known:
-            guess = nearest(name, known)
-            raise ConfigError(
-                f"The environment variable {variable} is no option."
-                + (f" Did you mean {ENVIRONMENT_PREFIX}{guess.upper()}?" if guess else " Unset it.")
-            )
-    values = {name: from_text(environment[variable]) for variable, name in found.items()}
+    problems = [_unknown_variable(variable, name, known) for variable, name in found.items() if name not in known]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    values = {name: from_text(environment[variable], config_class, name) for variable, name in found.items()}
     return Layer(values, {name: f"environment {variable}" for variable, name in found.items()})
 
 
-def from_text(text: str) -> Any:
-    """`none` is how a flag and a variable say what YAML says with null."""
-    return None if text.lower() == "none" else text
+def _unknown_variable(variable: str, name: str, known: Sequence[str]) -> str:
+    guess = nearest(name, known)
+    advice = f"Did you mean {ENVIRONMENT_PREFIX}{guess.upper()}?" if guess else "Unset it."
+    return f"The environment variable {variable} is no option. {advice}"
+
+
+def from_text(text: str, config_class: type[BaseModel], name: str) -> str | None:
+    """What a flag or a variable gives to an option: `none` says what YAML says with null, where the option can be that.
+
+    Elsewhere it is text like any other: `none` is a choice of `augment`.
+    """
+    can_be_none = type(None) in get_args(config_class.model_fields[name].annotation)
+    return None if can_be_none and text.lower() == "none" else text
 
 
 def build_config(config_class: type[ConfigT], layers: Sequence[Layer]) -> ConfigT:

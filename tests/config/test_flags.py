@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
 
@@ -43,6 +44,35 @@ def test_spellings_ranges_and_durations() -> None:
     assert (config.precision, config.num_workers, config.max_time) == ("fp16", "2:4", 1800.0)
     assert (config.min_workers, config.max_workers) == (2, 4)
     assert parse("--micro-batch-size", "none").config.micro_batch_size is None
+
+
+def test_none_is_a_choice_where_it_is_one_of_them() -> None:
+    """It means null only for an option that can be without a value."""
+    config = parse("--augment", "none", "--report-to", "none", "--max-steps", "None").config
+    assert (config.augment, config.report_to, config.max_steps) == ("none", "none", None)
+    with pytest.raises(ConfigError, match="^--batch-size is 'none', but it must be a whole number"):
+        parse("--batch-size", "none")
+
+
+CHOICES = {
+    n: get_args(i.annotation) for n, i in TrainConfig.model_fields.items() if get_origin(i.annotation) is Literal
+}
+
+
+@pytest.mark.parametrize("number", range(max(map(len, CHOICES.values()))))
+def test_every_choice_that_help_shows_is_accepted(number: int) -> None:
+    chosen = {name: choices[number % len(choices)] for name, choices in CHOICES.items()}
+    config = parse(*(f"{_flag(name)}={choice}" for name, choice in chosen.items())).config
+    assert config.model_dump(include=set(chosen)) == chosen
+
+
+def test_the_introduction_of_help_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """tyro wraps the options to the terminal, but not what stands before them."""
+    with pytest.raises(SystemExit):
+        parse("--help")
+    introduction = capsys.readouterr().out.partition("╭")[0]
+    assert "examples:" in introduction
+    assert max(len(line) for line in introduction.splitlines()) <= 80
 
 
 def test_files_then_environment_then_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,20 @@ def test_the_environment_knows_every_option_and_none_besides() -> None:
         environment_layer({"ORCHESTRATOR_BACH_SIZE": "8"}, TrainConfig)
 
 
+def test_all_unknown_variables_are_listed() -> None:
+    with pytest.raises(ConfigError) as raised:
+        environment_layer({"ORCHESTRATOR_BACH_SIZE": "8", "ORCHESTRATOR_ZZZZZZ": "1"}, TrainConfig)
+    assert str(raised.value).splitlines() == [
+        "The environment variable ORCHESTRATOR_BACH_SIZE is no option. Did you mean ORCHESTRATOR_BATCH_SIZE?",
+        "The environment variable ORCHESTRATOR_ZZZZZZ is no option. Unset it.",
+    ]
+
+
+def test_none_in_a_variable_is_null_only_where_an_option_can_be_that() -> None:
+    layer = environment_layer({"ORCHESTRATOR_AUGMENT": "none", "ORCHESTRATOR_MAX_TIME": "None"}, TrainConfig)
+    assert dict(layer.values) == {"augment": "none", "max_time": None}
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
