@@ -43,7 +43,7 @@ def _prepare_on_this_node(config: TrainConfig, expected: DatasetInfo) -> Dataset
     if is_prepared(expected):
         return expected
     info = prepare_dataset(config)
-    for field in ("num_train", "num_validation", "class_names", "mean", "std"):
+    for field in ("num_train", "num_validation", "class_names", "content"):
         here, there = getattr(info, field), getattr(expected, field)
         if here != there:
             raise DataError(

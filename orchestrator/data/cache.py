@@ -6,6 +6,7 @@ pages are shared by all processes that read them, so the images are in memory on
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ class SplitWriter:
         self._labels = array("q")
         self._sum = np.zeros(shape.channels, np.uint64)
         self._squares = np.zeros(shape.channels, np.uint64)
+        self._content = hashlib.blake2b(digest_size=16)
 
     def __enter__(self) -> Self:
         return self
@@ -62,14 +64,20 @@ class SplitWriter:
 
     def add(self, image: np.ndarray, label: int) -> None:
         """Append one image uint8 of (H, W, C)."""
-        self._raw.write(image.tobytes())
+        pixels = image.tobytes()
+        self._raw.write(pixels)
         self._labels.append(label)
+        self._content.update(pixels + label.to_bytes(8, "little"))
         flat = image.reshape(-1, self._shape.channels)
         self._sum += flat.sum(0, dtype=np.uint64)
         self._squares += np.square(flat, dtype=np.uint32).sum(0, dtype=np.uint64)
 
     def __len__(self) -> int:
         return len(self._labels)
+
+    def content(self) -> str:
+        """Hash of all pixels and labels in their order; the same wherever and whenever they were decoded."""
+        return self._content.hexdigest()
 
     def classes(self) -> set[int]:
         return set(self._labels)

@@ -29,7 +29,7 @@ from orchestrator.errors import ConfigError, DataError, EnvironmentMismatchError
 
 __all__ = ["DatasetInfo", "Split", "count_samples", "is_prepared", "open_split", "prepare_dataset"]
 
-_FORMAT = 2
+_FORMAT = 3
 _INFO = "info.json"
 _FILES = ("train.arrow", "validation.arrow")
 
@@ -41,7 +41,7 @@ class DatasetInfo:
     """A dataset on this node, decoded. `num_` counts are before any --limit; `notes` are sentences for the user.
 
     `mean` and `std` are per channel of the training pixels in [0, 1]. `fingerprint` changes with the files and with
-    the settings that they were decoded with.
+    the settings that they were decoded with; `content` with the pixels and labels alone.
     """
 
     name: str
@@ -59,6 +59,7 @@ class DatasetInfo:
     train_file: str
     validation_file: str
     fingerprint: str
+    content: str
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -81,11 +81,20 @@ def _prepare(
         train.finish()
         validation.finish()
         mean, std = train.statistics()
+        content = f"{train.content()}{validation.content()}"
         counts = {"num_train": len(train), "num_validation": len(validation)}
     if bad:
         notes.append(f"left out: {_list_bad(bad)}")
     dims = {"height": shape.height, "width": shape.width, "channels": shape.channels}
-    return {**dims, **counts, "mean": mean, "std": std, "skipped": len(bad), "notes": (*source.notes, *notes)}
+    return {
+        **dims,
+        **counts,
+        "content": content,
+        "mean": mean,
+        "std": std,
+        "skipped": len(bad),
+        "notes": (*source.notes, *notes),
+    }
 
 
 def _survey(pools: list[Pool]) -> _Survey:

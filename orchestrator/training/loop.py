@@ -11,6 +11,7 @@ from orchestrator.config.batch import BatchPlan
 from orchestrator.config.contract import contract_of
 from orchestrator.config.options import TrainConfig
 from orchestrator.data.dataset import DatasetInfo
+from orchestrator.errors import CheckpointError
 from orchestrator.training.checkpointing import TrainState, read_checkpoint, write_checkpoint
 from orchestrator.training.device import peak_memory_mib
 from orchestrator.training.metrics import StepFacts, StepRecord
@@ -179,7 +180,7 @@ def _out_of_patience(config: TrainConfig, state: TrainState) -> bool:
 
 
 def _save(run: TrainingRun, state: TrainState, name: str) -> None:
-    contract = contract_of(run.config)
+    contract = _contract(run)
     run.session.save_checkpoint(
         name,
         state.score(),
@@ -192,7 +193,19 @@ def _restore(run: TrainingRun) -> TrainState:
     folder = run.session.restore()
     if folder is None:
         return TrainState()
-    return read_checkpoint(folder, run.stateful, contract_of(run.config), run.info.class_names)
+    state = read_checkpoint(folder, run.stateful, _contract(run), run.info.class_names)
+    if not 0 <= state.step_in_epoch <= run.steps_per_epoch:
+        # Such an epoch would have no step, and no rank would ever be asked whether to stop.
+        raise CheckpointError(
+            f"The checkpoint {folder} is at step {state.step_in_epoch} of an epoch of {run.steps_per_epoch} steps. "
+            "It is damaged; name another one with --resume."
+        )
+    return state
+
+
+def _contract(run: TrainingRun) -> dict[str, Any]:
+    """What the weights are a function of: the options, and the very pixels and labels."""
+    return {**contract_of(run.config), "data": run.info.content}
 
 
 def _announce(run: TrainingRun, state: TrainState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -229,3 +230,21 @@ def test_default_names_are_plain_and_say_what_was_trained() -> None:
     name = default_run_name(TrainConfig(dataset="/a b/my images", model="torchvision/resnet18"))
     assert name.startswith("my-images-resnet18-2")
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_.")
+
+
+@pytest.mark.parametrize("change", ["labels", "fewer"])
+def test_going_on_with_other_data_is_refused(
+    data: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--epochs", "9", "--log-every", "1"]
+    assert train(data, *flags, "--max-time", "0.001") == 75
+    if change == "labels":
+        labels = data / "train-labels-idx1-ubyte.gz"
+        plain = gzip.decompress(labels.read_bytes())
+        labels.write_bytes(gzip.compress(plain[:8] + plain[8:][::-1]))
+    else:
+        write_idx_folder(data, num_train=32, num_validation=30, size=8)
+    assert train(data, *flags, "--resume", "auto") == 2
+    said = capsys.readouterr().err
+    assert "is of another training" in said
+    assert "data: " in said

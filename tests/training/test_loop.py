@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -257,3 +258,13 @@ def test_a_checkpoint_that_cannot_be_stored_ends_the_run_and_leaves_nothing_half
         fit_here(config_for(tiny_folder, epochs=1), LocalSession(checkpoints=tmp_path / "c"))
     assert [p.name for p in (tmp_path / "c").iterdir()] == ["epoch_0001"]
     assert checkpoint_metas(tmp_path / "c")
+
+
+def test_a_checkpoint_beyond_its_epoch_is_refused_and_does_not_loop(tiny_folder: Path, tmp_path: Path) -> None:
+    config = config_for(tiny_folder)
+    fit_here(config, LocalSession(checkpoints=tmp_path, should_stop=lambda: True))
+    folder, meta = checkpoint_metas(tmp_path)[-1]
+    meta["state"]["step_in_epoch"] = 99
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(CheckpointError, match="step 99 of an epoch of 4 steps"):
+        fit_here(config, LocalSession(resume_from=folder))
